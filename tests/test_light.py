@@ -1,4 +1,4 @@
-"""Aggregators, similarities and objectives with torch and numpy alone; other parts name the extra they need."""
+"""Aggregators, similarities and objectives need only torch and numpy; other parts name the missing extra."""
 
 import os
 import re
@@ -6,7 +6,7 @@ import re
 from places import ROOT
 from programs import begin, end
 
-# torch and its requirements, without other installed packages
+# Hides all installed packages except torch, numpy and their requirements.
 ALONE = """
 import sys
 from importlib.machinery import BuiltinImporter, FrozenImporter, PathFinder
@@ -71,13 +71,13 @@ COMMAND = "sys.argv = ['polypool', *{}]\nfrom polypool.__main__ import main; mai
 
 
 def alone(program: str) -> tuple[int, list[str], str]:
-    """Run a program where torch and numpy are all that is installed; return its code, lines and errors."""
+    """Run a program with only torch and numpy importable; return its exit code, output lines and errors."""
     env = os.environ | {"PYTHONPATH": str(ROOT)}
     code, out, err = end(begin("-c", ALONE + program, env=env))
     return code, out.splitlines(), err
 
 
-def test_every_aggregator_similarity_and_objective_trains():
+def test_core_parts_train_with_only_torch_and_numpy():
     from polypool.infra.registry import AGGREGATORS, OBJECTIVES, SIMILARITIES
 
     code, lines, err = alone(PARTS)
@@ -87,7 +87,7 @@ def test_every_aggregator_similarity_and_objective_trains():
     assert names <= {*lines}
 
 
-def test_python_names_the_extra_that_is_missing():
+def test_python_api_names_missing_extra():
     code, lines, err = alone(FROM_PYTHON)
     assert code == 0, err[-2000:]
     assert len(lines) == 7
@@ -95,7 +95,7 @@ def test_python_names_the_extra_that_is_missing():
         assert re.fullmatch(r"the package '\w+' cannot be imported .* pip install 'polypool\[train\]'", line)
 
 
-def test_the_command_names_it_too_and_shows_its_verbs():
+def test_command_names_missing_extra_and_lists_verbs():
     needs = "the extra 'train' brings it: pip install 'polypool[train]'"
     for words in (["train"], ["check", "gpo"], ["serve", "--help"]):
         code, lines, err = alone(COMMAND.format(words))
@@ -108,7 +108,7 @@ def test_the_command_names_it_too_and_shows_its_verbs():
     assert any(line.split()[:1] == ["train"] for line in lines)
 
 
-def test_a_first_aggregator_parses_no_source_and_imports_no_task():
+def test_aggregator_parses_no_source_and_imports_no_task():
     program = """
 import ast, sys, torch
 ast.parse = None  # of every file that registers aggregators it takes longer than all else

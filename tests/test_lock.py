@@ -1,4 +1,4 @@
-"""The lock: what `pyproject.toml` asks for is pinned with hashes, and no registry is named."""
+"""Lock files pin the requirements of `pyproject.toml` with hashes and name no registry."""
 
 import re
 import tomllib
@@ -15,7 +15,7 @@ TORCH = re.search(r"^TORCH := torch==(\S+)$", (ROOT / "Makefile").read_text(), r
 
 
 def pins(lock: str) -> dict[str, tuple[set[str], list[str]]]:
-    """Return the versions and hashes of each package of a lock, by name; versions may differ by Python."""
+    """Return each package's versions and hashes in a lock file; versions may differ by Python version."""
     lines = (ROOT / lock).read_text().replace("\\\n", " ").splitlines()
     found: dict[str, tuple[set[str], list[str]]] = {}
     for line in lines:
@@ -31,13 +31,13 @@ def pins(lock: str) -> dict[str, tuple[set[str], list[str]]]:
 
 
 @pytest.mark.parametrize("lock", LOCKS)
-def test_every_pin_has_hashes_and_no_registry_is_named(lock):
+def test_lock_pins_have_hashes_and_no_registry_urls(lock):
     for name, (_, hashes) in pins(lock).items():
         assert all(re.fullmatch("[0-9a-f]{64}", digest) for digest in hashes), name
     assert not re.search(r"://|--(extra-)?index-url|--find-links", (ROOT / lock).read_text())
 
 
-def test_what_is_asked_for_is_pinned_within_its_range():
+def test_pins_satisfy_pyproject_requirements():
     asked = tomllib.loads((ROOT / "pyproject.toml").read_text())
     project = asked["project"]
     extras = project["optional-dependencies"]
@@ -50,19 +50,19 @@ def test_what_is_asked_for_is_pinned_within_its_range():
 def hold(requirements: list[str], pinned: dict[str, tuple[set[str], list[str]]]) -> None:
     for requirement in (of for of in map(Requirement, requirements) if of.name != "polypool"):
         name = canonicalize_name(requirement.name)
-        assert name in pinned, f"{requirement.name} is in no lock: run `make lock UPGRADE=`"
+        assert name in pinned, f"{requirement.name} is missing from the locks: run `make lock UPGRADE=`"
         for version in pinned[name][0]:
-            assert version in requirement.specifier, f"{requirement} is pinned to {version}"
+            assert version in requirement.specifier, f"{requirement} excludes the pinned version {version}"
 
 
-def test_the_site_is_built_in_the_environment_as_it_is():
+def test_docs_lock_agrees_with_main_lock():
     docs, others = pins("requirements-docs.lock"), pins("requirements.lock")
     assert {name: others[name][0] for name in docs if name in others} == {
         name: versions for name, (versions, _) in docs.items() if name in others
     }
 
 
-def test_torch_is_of_one_version_and_what_cuda_needs_is_apart():
+def test_locks_pin_one_torch_and_isolate_cuda_packages():
     assert pins("requirements-cpu.lock")["torch"][0] == {f"{TORCH}+cpu"}
     cuda, others = pins("requirements-cuda.lock"), pins("requirements.lock")
     assert cuda["torch"][0] == {TORCH}

@@ -26,13 +26,13 @@ def trained(project):
     return pp.train(project), pp.train(project, aggregator="max", optim={"epochs": 1})
 
 
-def test_parts_are_made_from_specs():
+def test_parts_are_built_from_specs():
     x_BND, mask_BN = torch.randn(2, 5, 8), torch.ones(2, 5, dtype=torch.bool)
     assert pp.aggregator("kmax(k=2)", 8)(x_BND, mask_BN).vectors.shape == (2, 8)
     assert pp.part("similarity", "cosine")(torch.eye(3), torch.eye(3)).equal(torch.eye(3))
 
 
-def test_a_recipe_is_changed_by_fields():
+def test_recipe_fields_can_be_overridden():
     run = pp.recipe("coco_mini", aggregator="max", optim={"epochs": 1})
     assert (run.aggregator, run.optim.epochs, run.recipe) == ("max", 1, "coco_mini")
     assert pp.recipe("coco_mini", published={"whole/rsum": 50.0}).published == {"whole/rsum": 50.0}
@@ -62,12 +62,12 @@ def test_a_recipe_is_changed_by_fields():
         (lambda: pp.recipe("coco_wsl_bert_x2"), "is an ensemble"),
     ],
 )
-def test_what_cannot_be_is_said_with_what_was_meant(call, message):
+def test_invalid_arguments_give_specific_messages(call, message):
     with pytest.raises(InputError, match=message):
         call()
 
 
-def test_a_run_is_trained_loaded_and_asked(project, trained):
+def test_trained_run_loads_scores_and_searches(project, trained):
     run, _ = trained
     assert run.metrics["whole/rsum"] > 0
     model = pp.load(run.id)
@@ -77,7 +77,7 @@ def test_a_run_is_trained_loaded_and_asked(project, trained):
     assert [hit.rank for hit in hits] == [1, 2, 3]
 
 
-def test_runs_and_their_comparison_are_data_frames(trained):
+def test_runs_and_compare_return_data_frames(trained):
     table = pp.runs("polypool")
     assert set(table.index) == {run.id for run in trained}
     assert table.loc[trained[0].id, "whole/rsum"] == trained[0].metrics["whole/rsum"]
@@ -86,7 +86,7 @@ def test_runs_and_their_comparison_are_data_frames(trained):
     assert compared.loc["mean", "mean"] == pytest.approx(trained[0].metrics["whole/rsum"], abs=1e-3)
 
 
-def test_what_is_elsewhere_is_at_hand():
+def test_package_exports_its_public_names():
     from polypool.tasks.datasets.corpus import Item
     from polypool.tasks.run import Run
 
@@ -105,7 +105,7 @@ def test_what_is_elsewhere_is_at_hand():
         (["train", "coco_mini", "--data.visual-augment", "dorp"], 2, "Did you mean 'drop'"),
     ],
 )
-def test_the_command_finds_its_verbs(words, code, said, monkeypatch, capsys):
+def test_command_shows_help_and_suggests_corrections(words, code, said, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["polypool", *words])
     with pytest.raises(SystemExit) as stop:
         main()
@@ -114,7 +114,7 @@ def test_the_command_finds_its_verbs(words, code, said, monkeypatch, capsys):
     assert said in printed.out + printed.err
 
 
-def test_arguments_are_read_before_torch_is_imported():
+def test_argument_parsing_imports_no_heavy_packages():
     lines = [f"{verb} --help" for verb in verbs()]
     lines += ["train --list", "train coco_mini --help", "train coco_mnii", "train coco_mini --agregator gpo"]
     lines += ["train coco_mini --aggregator gpoo", "check gpoo"]

@@ -28,18 +28,18 @@ BUILT_IN = """
 
 
 @pytest.mark.parametrize("name", re.split(r"\s*[|\n]\s*", BUILT_IN.strip()))
-def test_built_in_parts_pass(name):
+def test_built_in_parts_pass_their_checks(name):
     assert failures(name) == []
 
 
-def test_a_name_of_two_kinds_needs_the_kind():
+def test_ambiguous_name_requires_kind():
     with pytest.raises(InputError, match="choose one: --kind backbone or objective"):
         list(outcomes("siglip"))
     assert failures("siglip", kind="objective") == []
     assert failures("hgr(verbs=3)", kind="model") == failures("hgr", kind="reader") == []
 
 
-def test_encoders_of_transformers_are_checked_from_a_folder(tmp_path):
+def test_transformers_encoders_are_checked_from_folder(tmp_path):
     bert, vit = save_bert(tmp_path / "bert"), save_vit(tmp_path / "vit")
     with pytest.raises(InputError, match=r"several parts; .* --kind encoder or backbone"):
         failures(f"bert(width=6, name={bert!r})")
@@ -50,7 +50,7 @@ def test_encoders_of_transformers_are_checked_from_a_folder(tmp_path):
     assert {outcome.passed for outcome in rest} == {None}
 
 
-def test_a_task_is_tried_with_the_parts_of_a_recipe_on_its_data(tmp_path):
+def test_task_checks_use_recipe_parts_and_data(tmp_path):
     run = make_questions(tmp_path)
     assert [o for o in run_checks(task_checks(run)) if not o.passed] == []
     wrong = replace(run, optim=replace(run.optim, batch=4), aggregator="gpo(tempreature=1)")
@@ -60,7 +60,7 @@ def test_a_task_is_tried_with_the_parts_of_a_recipe_on_its_data(tmp_path):
 
 
 @pytest.mark.parametrize("check", checks("cosine"), ids=str)
-def test_a_plug_ins_tests_can_run_the_checks_one_by_one(check):
+def test_checks_can_run_as_parametrised_tests(check):
     check()
 
 
@@ -98,7 +98,7 @@ BROKEN = r"""
 @pytest.mark.parametrize(
     ("name", "message"), [line.split(maxsplit=1) for line in BROKEN.strip().splitlines()]
 )
-def test_a_broken_part_fails_with_advice(name, message):
+def test_broken_part_fails_with_advice(name, message):
     found = "\n".join(failures(f"broken_parts:{name}"))
     assert re.search(message, found), found
 
@@ -112,12 +112,12 @@ def test_a_broken_part_fails_with_advice(name, message):
         ("regulariser", "polypool.tasks.objectives.regularisers.Regulariser"),
     ],
 )
-def test_a_part_has_to_derive_from_the_base_of_its_kind(kind, base):
+def test_part_must_derive_from_base_of_its_kind(kind, base):
     with pytest.raises(InputError, match=f"is the class Identity, expected a class that derives from {base}"):
         list(outcomes("torch.nn:Identity", kind=kind))
 
 
-def test_nothing_is_checked_after_a_vital_check_fails():
+def test_failed_vital_check_skips_remaining_checks():
     def fails() -> None:
         raise AssertionError("so it is")
 
@@ -144,7 +144,7 @@ def test_nothing_is_checked_after_a_vital_check_fails():
         ),
     ],
 )
-def test_what_failed_is_counted_apart_from_what_was_not_run(passed, expected):
+def test_summary_counts_failed_and_skipped_checks(passed, expected):
     found = [Outcome(what=f"check {number}", passed=each) for number, each in enumerate(passed)]
     assert summary(found) == expected
 
@@ -161,7 +161,7 @@ def test_what_failed_is_counted_apart_from_what_was_not_run(passed, expected):
         ("polypool.tasks.hgr.hgr:HGR", "model"),
     ],
 )
-def test_the_kind_of_a_name_is_found(name, expected):
+def test_kind_is_inferred_from_name(name, expected):
     assert kind_of(name) == expected
 
 
@@ -178,12 +178,12 @@ def test_the_kind_of_a_name_is_found(name, expected):
         ("gpo", {"kind": "encoder"}, "unknown encoder 'gpo'"),
     ],
 )
-def test_what_cannot_be_checked_is_an_error(name, options, message):
+def test_invalid_check_arguments_are_refused(name, options, message):
     with pytest.raises(InputError, match=message):
         list(outcomes(name, **options))
 
 
-def test_the_verb_prints_a_line_a_check_and_ends_with_0_or_2(capsys):
+def test_check_command_prints_results_and_exits_0_or_2(capsys):
     verb = partial(exit_code, module.main)
     assert verb("mean") == 0
     lines = capsys.readouterr().out.splitlines()
@@ -205,7 +205,7 @@ def test_the_verb_prints_a_line_a_check_and_ends_with_0_or_2(capsys):
     assert capsys.readouterr().out == "fusions (--kind fusion)\n  concat   built in\n  product  built in\n"
 
 
-def test_the_list_has_every_kind():
+def test_list_covers_every_kind():
     found = listing()
     names = "image_text bigru gpo cosine adopt mmd drop hgr coco_mini vit"
     for name in names.split(" "):
@@ -215,7 +215,7 @@ def test_the_list_has_every_kind():
         listing("miners")
 
 
-def test_a_task_that_derives_from_no_adapter_is_refused_by_check_and_by_training(tmp_path):
+def test_task_without_adapter_base_is_refused(tmp_path):
     with pytest.raises(InputError, match="give its kind: --kind"):
         kind_of("broken_parts:Underived")
     refused = r"'broken_parts:Underived' is the class Underived, expected .* derives from polypool.tasks.adapter.Task"

@@ -1,4 +1,4 @@
-"""The wheel: its files, and its use in a folder whose modules have the names of our folders."""
+"""The wheel: its files, and its use next to user modules named like our folders."""
 
 import json
 import os
@@ -20,7 +20,7 @@ TOP = ("pyproject.toml", "README.md", "LICENSE")
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory) -> Path:
-    """The folder that a wheel of this tree is unpacked into, as into site-packages."""
+    """Build a wheel of this tree and unpack it as in site-packages; return the folder."""
     tree, made = tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("made")
     for file in TOP:
         shutil.copy(ROOT / file, tree)
@@ -38,7 +38,7 @@ def installed(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """A user's folder, whose own modules would break any import of ours under their names."""
+    """A user's folder with modules that are named like our folders and fail on import."""
     made = tmp_path_factory.mktemp("user")
     (made / "infra").mkdir()
     for name in ("tasks.py", "encoders.py", "infra/__init__.py"):
@@ -47,14 +47,14 @@ def folder(tmp_path_factory) -> Path:
 
 
 def run(installed: Path, folder: Path, *words: str) -> str:
-    """Run Python in the user's folder with the unpacked wheel alone; return its output."""
+    """Run Python in the user's folder with only the unpacked wheel; return its output."""
     own = {"PYTHONPATH": str(installed), "POLYPOOL_HOME": str(folder / "home"), "COLUMNS": "200"}
     code, printed, errors = end(begin(*words, folder=folder, env=os.environ | own))
     assert code == 0, printed[-2000:] + errors[-4000:]
     return printed
 
 
-def test_it_adds_one_name_with_every_file_of_the_packages(installed):
+def test_wheel_has_one_package_with_all_source_files(installed):
     (info,) = installed.glob("polypool-*.dist-info")
     assert {path.name for path in installed.iterdir()} == {"polypool", info.name}
     ours = {
@@ -69,7 +69,7 @@ def test_it_adds_one_name_with_every_file_of_the_packages(installed):
     assert ours <= there
 
 
-def test_it_works_where_a_user_has_modules_of_the_same_names(installed, folder):
+def test_wheel_works_despite_user_modules_of_same_name(installed, folder):
     program = """if True:
         import os, sys
         from polypool.__main__ import main
@@ -82,13 +82,13 @@ def test_it_works_where_a_user_has_modules_of_the_same_names(installed, folder):
     first, _, recipes = run(installed, folder, "-c", program).partition("\n")
     file, job_folder, listed = first.split()
     assert file == str(installed / "polypool/tasks/run.py")
-    assert (listed, workplace()) == ("[]", ROOT), "jobs of an installed package get an empty folder"
-    assert not Path(job_folder).exists(), "it is removed at the end"
+    assert (listed, workplace()) == ("[]", ROOT), "an installed package must run jobs in an empty folder"
+    assert not Path(job_folder).exists(), "the job folder must be removed at exit"
     assert "coco_region_bigru" in recipes
 
 
 @pytest.mark.slow
-def test_it_trains_on_ray_compares_and_exports_there(installed, folder):
+def test_installed_wheel_trains_compares_and_exports(installed, folder):
     sizes = ("--images", "60", "--videos", "40", "--epochs", "1", "--aggregators", "mean")
     run(installed, folder, "-m", "polypool", "demo", *sizes)
     runs = json.loads(run(installed, folder, "-m", "polypool", "runs", "--experiment", "demo", "--json"))

@@ -1,4 +1,4 @@
-"""Initial centres, and masses of small sets; test_recorded_averages.py has the authors' numbers."""
+"""Initial centres of `netvlad`, cluster masses of `salad`; test_recorded_averages.py has recorded outputs."""
 
 import torch
 
@@ -6,7 +6,7 @@ from polypool.aggregators.random_sets import random_sets
 from polypool.infra.registry import AGGREGATORS
 
 
-def test_netvlad_starts_from_the_distances_to_its_centres():
+def test_netvlad_initial_weights_follow_centre_distances():
     torch.manual_seed(0)
     module = AGGREGATORS.build("netvlad(k=5)", 16)
     x_BND, mask_BN = random_sets([7], 16)
@@ -17,7 +17,7 @@ def test_netvlad_starts_from_the_distances_to_its_centres():
     torch.testing.assert_close(module.centre_KD.norm(dim=-1), torch.ones(5))
 
 
-def test_salad_gives_each_cluster_one_element_of_many_and_uses_a_given_token():
+def test_salad_balances_clusters_and_uses_global_feature():
     module = AGGREGATORS.build("salad(k=3, iterations=100)", 8).eval()
     x_BND, mask_BN = random_sets([20, 2], 8)
     pooled = module(x_BND, mask_BN)

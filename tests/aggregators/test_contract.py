@@ -73,7 +73,7 @@ class Unhooked(Mean):
 
 
 class ByColumn(Aggregator):
-    """Weighs by the column an element stands in, holes included."""
+    """Weigh elements by their column, masked columns counted."""
 
     symmetric = False
 
@@ -86,7 +86,7 @@ class ByColumn(Aggregator):
 
 
 class MaskedLate(Aggregator):
-    """Hides the pads after a linear map: the result is right and the map's gradient is not."""
+    """Mask pads only after a linear map: correct output, wrong gradient of the map."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ class PadsInPlace(Mean):
 
 
 class InTraining(Mean):
-    """A mean that `change` spoils in training mode alone."""
+    """A mean whose result `change` replaces in training mode."""
 
     change: Callable[[Tensor, Tensor, Pooled], Tensor]
 
@@ -122,7 +122,7 @@ class MaskIgnored(InTraining):
 
 
 class Dropped(InTraining):
-    """Keeps the contract: what dropout takes depends on the shape of the sets, and is drawn."""
+    """Valid: dropout is random and depends on the padded shape of the sets."""
 
     change = staticmethod(
         lambda x_BND, mask_BN, pooled: (
@@ -132,7 +132,7 @@ class Dropped(InTraining):
 
 
 class CountsItsBatches(Mean):
-    """Counts the batches that it sees, those without sets among them."""
+    """Count batches, empty ones included."""
 
     def __init__(self, dim: int) -> None:
         super().__init__(dim)
@@ -165,18 +165,18 @@ class CountsItsBatches(Mean):
         (Unhooked, "one call runs a forward hook 0 times"),
     ],
 )
-def test_the_contract_finds_what_is_broken(broken, message):
+def test_contract_check_detects_violations(broken, message):
     torch.manual_seed(0)
     with pytest.raises(AssertionError, match=message):
         check_aggregator(broken(8), 8)
 
 
-def test_dropout_keeps_the_contract_in_training_mode():
+def test_contract_check_accepts_dropout_in_training():
     check_aggregator(Dropped(8), 8)
 
 
 @pytest.mark.parametrize("spec", ["gpo", "nextvlad", "map(k=3, heads=2)", "late"])
-def test_a_batch_of_no_sets_has_no_vectors_and_a_gradient(spec):
+def test_empty_batch_has_empty_output_and_gradient(spec):
     module = AGGREGATORS.build(spec, 8)
     x_BND = torch.empty(0, 5, 8, requires_grad=True)
     vectors = module(x_BND, torch.empty(0, 5, dtype=torch.bool)).vectors
@@ -185,13 +185,13 @@ def test_a_batch_of_no_sets_has_no_vectors_and_a_gradient(spec):
     assert x_BND.grad.shape == x_BND.shape
 
 
-def test_a_global_feature_of_another_width_is_always_given():
+def test_contract_check_supports_other_global_width():
     torch.manual_seed(0)
     check_aggregator(PIE(8, width=5), 8)
 
 
 class WithGlobal(TextSoftmax):
-    """Adds the global feature, and pools all pairs by repeating its inputs."""
+    """Add the global feature; pool all pairs by repeating the inputs."""
 
     takes_global_feature = True
 
@@ -204,7 +204,7 @@ class WithGlobal(TextSoftmax):
         return pooled if global_feature_BS is None else plus(pooled, global_feature_BS)
 
 
-def test_no_sets_and_no_contexts_have_no_pairs():
+def test_all_pairs_of_empty_batches_are_empty():
     x_BND, mask_BN = random_sets([4, 2], 8)
     none = Context(x_BND[:0], mask_BN[:0], all_pairs=True)
     module = ScoreAttention(8, k=3)
@@ -213,7 +213,7 @@ def test_no_sets_and_no_contexts_have_no_pairs():
     assert module(x_BND[:0], mask_BN[:0], context=every).vectors.shape == (0, 2, 3, 8)
 
 
-def test_all_pairs_by_repetition_keep_the_contract():
+def test_pool_all_pairs_passes_contract_check():
     check_aggregator(WithGlobal(8), 8)
 
 
@@ -243,7 +243,7 @@ TWO = random_sets([4, 2], 8)
         (PIE, {"global_feature_BS": SETS[0]}, r"has shape \(3, 4, 8\), expected a vector"),
     ],
 )
-def test_what_comes_beside_the_sets_is_checked(module, beside, message):
+def test_invalid_context_or_global_feature_is_refused(module, beside, message):
     with pytest.raises(InputError, match=message):
         module(8)(*SETS, **beside)
 
@@ -257,7 +257,7 @@ class WantsTheRest(Mean):
     context = "rest"
 
 
-def test_a_plug_in_is_told_what_it_does_wrong():
+def test_invalid_plugin_class_is_refused():
     with pytest.raises(InputError, match=r"ReturnsATensor.forward returns Tensor, expected Pooled"):
         ReturnsATensor(8)(*SETS)
     with pytest.raises(

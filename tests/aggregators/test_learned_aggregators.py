@@ -1,4 +1,4 @@
-"""Initial values and limits of aggregators with learned weights."""
+"""Initial values and edge cases of aggregators with learned weights."""
 
 import pytest
 import torch
@@ -19,14 +19,14 @@ def test_conv1d_has_a_weight_per_position_and_channel():
 
 
 @pytest.mark.parametrize("spec", ["conv1d", "lip", "self_attention", "gcn", "gem(p=1)"])
-def test_what_starts_as_a_mean(spec):
+def test_untrained_aggregators_give_the_mean(spec):
     x_BND, mask_BN = random_sets([5, 5], 6)
     x_BND = normalize(x_BND.abs(), dim=-1)
     out_BD = AGGREGATORS.build(spec, 6)(x_BND, mask_BN).vectors
     torch.testing.assert_close(normalize(out_BD), normalize(x_BND.mean(dim=1)))
 
 
-def test_gem_stays_finite_where_the_power_underflows():
+def test_gem_stays_finite_on_underflow():
     x_BND = torch.tensor([[[-1.0, 1e-5, 3e4], [-2.0, 2e-5, 1.0]]], requires_grad=True)
     module = AGGREGATORS.build("gem(p=30.0)", 3)
     out_BD = module(x_BND, torch.ones(1, 2, dtype=torch.bool)).vectors
@@ -36,10 +36,10 @@ def test_gem_stays_finite_where_the_power_underflows():
     out_BD.sum().backward()
     assert x_BND.grad.isfinite().all()
     assert module.log_p.grad.isfinite()
-    assert (x_BND.grad[..., 0] == 0).all(), "values below eps get no gradient"
+    assert (x_BND.grad[..., 0] == 0).all(), "values below eps must get no gradient"
 
 
-def test_gcn_is_as_its_inner_aggregator():
+def test_gcn_takes_properties_of_inner_aggregator():
     assert AGGREGATORS.build("gcn(then=max)", 4).symmetric
     assert not AGGREGATORS.build("gcn(then=cls)", 4).symmetric
     x_BND, mask_BN = random_sets([5, 2], 4)

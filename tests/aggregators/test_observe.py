@@ -16,7 +16,7 @@ def in_a_model(spec: str) -> nn.Module:
 
 
 def pads_cut(weights: Tensor, over: str, mask_N: Tensor) -> Tensor:
-    """The weights of one set over its real elements, or over as many ranks."""
+    """Return one set's weights without pads: over its real elements, or as many ranks."""
     if over == "ranks":
         return weights[: int(mask_N.sum())]
     return weights[:, mask_N] if over == "embeddings" else weights[mask_N]
@@ -26,7 +26,7 @@ SPECS = ["gpo", "slots(k=3)", "lip", "gcn(then=attention)"]
 
 
 @pytest.mark.parametrize("spec", SPECS)
-def test_what_is_seen_is_what_went_through(spec):
+def test_observe_records_vectors_and_weights(spec):
     model, (x_BND, mask_BN) = in_a_model(spec), random_sets([5, 1, 9, 5], DIM)
     mask_BN[2, 3] = False
     pool = model["pool"]
@@ -45,7 +45,7 @@ def test_what_is_seen_is_what_went_through(spec):
     assert watched.weights(first, watched.seen[3]).shape == (2, *watched.weights(first)[0].shape)
 
 
-def test_what_has_no_weights_is_seen_without():
+def test_observe_records_missing_weights_as_none():
     model = in_a_model("logsumexp")
     with observe(model) as (watched,):
         model["pool"](*random_sets([5, 3], DIM))
@@ -53,7 +53,7 @@ def test_what_has_no_weights_is_seen_without():
     assert watched.weights(*watched.seen) is None
 
 
-def test_a_set_with_every_context_is_seen_with_one():
+def test_observe_keeps_one_context_per_set():
     model = in_a_model("score_attention(k=2, heads=2)")
     pool, sets, contexts = model["pool"], random_sets([5, 1, 9], DIM), random_sets([4, 2], DIM, seed=5)
     with observe(model) as (watched,):
@@ -65,7 +65,7 @@ def test_a_set_with_every_context_is_seen_with_one():
         assert watched.weights(seen).shape == (1, 2, seen.size, 1)
 
 
-def test_of_many_sets_a_fair_sample_is_kept():
+def test_observe_keeps_uniform_sample_of_sets():
     model = in_a_model("mean")
     with observe(model, most=50) as (watched,):
         for call in range(100):

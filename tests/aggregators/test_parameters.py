@@ -1,4 +1,4 @@
-"""Parameters of every aggregator: the contract under unusual values, and refused values."""
+"""Aggregator parameters: contract checks with unusual values; refused values."""
 
 import pytest
 import torch
@@ -46,7 +46,7 @@ OTHERS = sorted({*AGGREGATORS.names()} - {spec.partition("(")[0] for spec in spe
 
 
 @pytest.mark.parametrize("spec", [*specs(CONTRACT), *OTHERS])
-def test_contract(spec):
+def test_aggregator_passes_contract_check(spec):
     check_aggregator(trained(spec, 6).float(), 6)
 
 
@@ -57,7 +57,7 @@ dsmil(k=2) | acmil | self_query(query=cls, heads=2) | adpool | layer_fusion(head
 
 
 @pytest.mark.parametrize("spec", specs(SHARES))
-def test_weights_are_shares_of_the_real_elements(spec):
+def test_weights_are_nonnegative_and_sum_to_one(spec):
     x_BND, mask_BN = random_sets([5, 1, 9], 6)
     mask_BN[2, 3] = False
     module = trained(spec, 6).float()
@@ -67,7 +67,7 @@ def test_weights_are_shares_of_the_real_elements(spec):
     torch.testing.assert_close(total, torch.ones_like(total))
 
 
-def test_published_numbers_of_weights():
+def test_parameter_counts_match_published_ones():
     for spec, dim, weights in (
         # table 1 of VSE-infinity: Seq2Seq 6.3 M, SelfAttn 3.2 M, GCN+AvgPool 4.2 M, GCN+Seq2Seq 23.1 M
         ("seq2seq", 1024, 3 * 1024 * (1024 + 1024 + 2)),
@@ -131,7 +131,7 @@ BAD = {
 }
 
 
-def test_a_bad_parameter_is_refused():
+def test_bad_parameters_are_refused():
     for message, text in BAD.items():
         for spec in specs(text):
             with pytest.raises(InputError, match=message):

@@ -37,7 +37,7 @@ def recorded_inputs(z, case: str) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize(("case", "k"), [("k1_div1_image", 1), ("k1_div1_nopad", 1), ("k3_div1_image", 3)])
-def test_the_recorded_numbers(golden, case, k):
+def test_score_attention_matches_recorded_outputs(golden, case, k):
     z = np.load(golden / "score_attention.npz", allow_pickle=False)
     group = f"params_k{k}_div1_image"
     module = load_recorded(z, group, k)
@@ -71,7 +71,7 @@ def recorded_shift(z, scorer: str) -> float:
 
 
 @pytest.mark.parametrize("answers", [1, 2, 9])
-def test_either_order_of_the_products_follows_the_formula(answers):
+def test_both_matmul_orders_match_the_formula(answers):
     module, draw = trained("score_attention(k=2, heads=2, kv_div=2)", 16), torch.Generator().manual_seed(0)
     x_BND, z_BMD = (torch.randn(3, n, 16, generator=draw, dtype=torch.float64) for n in (7, answers))
     x_BND.requires_grad_(), z_BMD.requires_grad_()

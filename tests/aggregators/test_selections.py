@@ -1,4 +1,4 @@
-"""Selection of elements: clusters of `agc`, weights of `constbert`, probabilities of `ts2_select`, limits of `laps`."""
+"""Clusters of `agc`, weights of `constbert`, probabilities of `ts2_select`, edge cases of `laps`."""
 
 import torch
 from explicit import Weights, hold_to_formula
@@ -11,7 +11,7 @@ from polypool.aggregators.selections.ts2_select import chosen
 from polypool.infra.registry import AGGREGATORS
 
 
-def test_agc_clusters_around_the_most_salient_elements_of_small_sets_too():
+def test_agc_clusters_around_most_salient_elements():
     def agc(x_ND: Tensor, p: Weights) -> Tensor:
         key_NHE = (x_ND @ p["key.weight"].T).unflatten(1, (2, 3))
         queries = [(key_NHE * query_HE).sum(dim=2) / 3**0.5 for query_HE in p["query_QHE"]]
@@ -35,7 +35,7 @@ def test_constbert_has_a_weight_per_vector_and_position():
     hold_to_formula("constbert(k=3, positions=4)", constbert)
 
 
-def test_k_are_chosen_on_average_as_often_as_drawn_noise_chooses_them():
+def test_ts2_select_probabilities_match_sampled_noise():
     torch.manual_seed(0)
     score_BN = 0.2 * torch.randn(2, 36)
     mask_BN = torch.arange(36) < torch.tensor([[36], [3]])
@@ -47,7 +47,7 @@ def test_k_are_chosen_on_average_as_often_as_drawn_noise_chooses_them():
     assert (chance_BN[0] - often_N).abs().max() < 0.1
 
 
-def test_all_of_few_are_chosen_with_a_finite_gradient_however_high_their_scores():
+def test_ts2_select_takes_all_of_small_sets():
     score_BN = torch.tensor([[0.999, 0.999], [-0.999, 0.0]], requires_grad=True)
     chance_BN = chosen(score_BN, torch.tensor([[True, True], [True, False]]), k=2, sigma=0.01)
     chance_BN.sum().backward()
@@ -55,7 +55,7 @@ def test_all_of_few_are_chosen_with_a_finite_gradient_however_high_their_scores(
     assert score_BN.grad.isfinite().all()
 
 
-def test_laps_of_one_element_has_nothing_left_over():
+def test_laps_has_zero_remainder_for_one_element():
     x_BND, mask_BN = random_sets([1, 3], 8)
     module = AGGREGATORS.build("laps(k=2)", 8)
     vectors, _, weights, _ = module(x_BND, mask_BN, context=Context(x_BND, mask_BN))

@@ -1,4 +1,4 @@
-"""Aggregators in torch's compiler and under vmap, one of each kind."""
+"""Aggregators of each kind under torch.compile and torch.func.vmap."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ X_BND, MASK_BN = random_sets([5, 1, 3], 16)
 
 
 @pytest.mark.parametrize("spec", ["gpo", "late(factor=2)", "seq_lstm", "kmax(k=2)"])
-def test_one_graph_gives_the_same_vectors_and_gradients(spec):
+def test_torch_compile_keeps_vectors_and_gradients(spec):
     module = pp.aggregator(spec, 16).eval()
     torch.compiler.reset()
     found = []
@@ -23,7 +23,7 @@ def test_one_graph_gives_the_same_vectors_and_gradients(spec):
 
 
 @pytest.mark.parametrize("spec", ["gpo", "salad"])
-def test_vmap_over_batches_is_a_loop(spec):
+def test_vmap_over_batches_equals_loop(spec):
     module = pp.aggregator(spec, 16).eval()
     x_GBND, mask_GBN = torch.stack([X_BND, X_BND.flip(0)]), torch.stack([MASK_BN, MASK_BN.flip(0)])
     mapped = torch.func.vmap(lambda x_BND, mask_BN: module(x_BND, mask_BN).vectors)(x_GBND, mask_GBN)

@@ -10,8 +10,8 @@ from polypool.infra.errors import InputError
 
 
 @pytest.mark.parametrize("name", ["step", "gpo", "aggregators", "store", "evaluation", "gpu"])
-def test_a_script_prints_ratios(name, capsys):
-    with suppress(InputError):  # a control group that limits memory needs root
+def test_benchmark_scripts_print_positive_ratios(name, capsys):
+    with suppress(InputError):  # a cgroup memory limit needs root
         import_module(f"benchmarks.{name}").main(quick=True)
     ratios = re.findall(r"^.+: \S+ \S+, reference \S+ \S+: (\d+\.\d\d)x", capsys.readouterr().out, re.M)
     assert ratios

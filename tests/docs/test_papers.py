@@ -1,8 +1,8 @@
-"""Every page of docs/papers from the downloads to the scores, by its own commands, on tiny files of the official forms.
+"""Run the commands of each page in docs/papers from downloads to scores, on tiny official-format files.
 
-CNNs have one block a stage, models of the hub are small, and protocols take splits of any size. Of recipes with the
-same encoders, similarity, objective and data, one is trained; other rows are prepared, which reads their data and
-builds their model: test_recipes.py trains their aggregators.
+CNNs have one block per stage, hub models are small, and protocols accept splits of any size. Of recipes with
+the same encoders, similarity, objective and data, one is trained; the others only read their data and build
+their model, as test_recipes.py trains their aggregators.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ JOBS = (
     "coco_dive_region_bigru",
     "vqa2_scoreattn_k1",
 )
-"""A row of each page, for a job with two workers; test_paths.py has HGR's."""
+"""A recipe of each page to train as a two-worker job; test_paths.py covers HGR."""
 SIZES = {name: size for name, size in SMALL.items() if name != "embedding"}  # GloVe's files are 300 wide
 PLAN = ("--dry-run", "--optim.batch", "14")
 MODELS = {
@@ -57,7 +57,7 @@ MODELS = {
 
 
 class Page(NamedTuple):
-    """The commands of a page: for its data, alternatives for the same data, and for its rows."""
+    """Commands of a page: for its data, for alternative data, and of its table rows."""
 
     data: list[str]
     others: list[list[str]]
@@ -69,13 +69,13 @@ def text_of(page: str) -> str:
 
 
 def lines_of(text: str) -> list[list[str]]:
-    """Return the commands of each block of a page; the first may be a comment."""
+    """Return the commands of each code block of a page; the first may be a comment."""
     blocks = re.findall(r"^(?: {4}.*\n)+", text.replace("\\\n", ""), flags=re.MULTILINE)
     return [[line.strip() for line in block.splitlines()] for block in blocks]
 
 
 def read_page(name: str) -> Page:
-    """Read the commands of a page; a block of commands that begins with "# or" makes data in another way."""
+    """Read the commands of a page; blocks that begin with "# or" are alternatives for its data."""
     blocks, data, others = lines_of(text_of(name)), list[str](), list[list[str]]()
     for block in blocks:
         commands = [line for line in block if not line.startswith("#")]
@@ -89,7 +89,7 @@ def read_page(name: str) -> Page:
 
 @pytest.fixture(scope="module")
 def downloads(tmp_path_factory) -> Iterator[Path]:
-    """The downloads, and small models in the hub's cache."""
+    """Write the downloads, and small models in the hub's cache."""
     folder = tmp_path_factory.mktemp("downloads")
     with pytest.MonkeyPatch.context() as patch, shallow_networks():
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
@@ -106,7 +106,7 @@ def downloads(tmp_path_factory) -> Iterator[Path]:
 
 @contextmanager
 def home_with(downloads: Path, folder: Path, blocks: Sequence[Sequence[str]]) -> Iterator[Path]:
-    """Make a home with the downloads and what some commands make of them; it is the current folder."""
+    """Make a home from the downloads by running commands, with the home as current folder."""
     (folder / "data").mkdir(parents=True)
     for path in (*downloads.iterdir(), *(downloads / "data").iterdir()):
         if path.name != "data":
@@ -144,7 +144,7 @@ def do(line: str) -> str:
 
 
 def flags(run: Run) -> list[str]:
-    """Return the flags that make a run small."""
+    """Return flags that scale a run down."""
     batch = 4 if run.data.sample == "image" else 14
     given = {"optim.epochs": 1, "optim.batch": batch, "optim.warmup-steps": 1}
     given |= {part.replace("_", "-"): spec for part, spec in small_parts(run, {}, SIZES).items() if spec}
@@ -154,12 +154,12 @@ def flags(run: Run) -> list[str]:
 
 
 def small(recipe: str, *words: str) -> Run:
-    """Return the run of a recipe with further flags, made small."""
+    """Return the scaled-down run of a recipe with further flags."""
     return read_run(recipe, [*words, *flags(read_run(recipe, words))])
 
 
 def train(line: str) -> str:
-    """Train the row of a command small; return the id of its run."""
+    """Train the scaled-down run of a row's command; return its id."""
     _, _, recipe, *words = shlex.split(line)
     config = read_config(recipe, words)
     more = flags(config) if isinstance(config, Run) else []
@@ -171,20 +171,20 @@ def train(line: str) -> str:
 
 @pytest.fixture(scope="module")
 def trained() -> set[str]:
-    """Recipes that were trained or prepared, and what `code_of` says of those that were trained."""
+    """Recipes trained or prepared so far, and the `code_of` keys of trained ones."""
     return set()
 
 
 @pytest.fixture(scope="module")
 def home(downloads, tmp_path_factory) -> Iterator[Path]:
-    """A home with the data of all pages but HGR's, whose release has another MSR-VTT."""
+    """A home with the data of all pages except HGR, whose release has another MSR-VTT."""
     blocks = [read_page(name).data for name in PAGES if name != "hgr"]
     with home_with(downloads, tmp_path_factory.mktemp("home") / "h", blocks) as folder:
         yield folder
 
 
 def code_of(config: Run | Ensemble, page: str) -> set[str]:
-    """Return what one row of each is trained for: the parts' names, and the data set on a page."""
+    """Return keys for which one row each is trained: part names, and the page's data set."""
     if isinstance(config, Ensemble):
         return {f"ensemble of {page}"}
     parts = (config.task, config.visual, config.text, config.model, config.cross, config.similarity)
@@ -193,9 +193,9 @@ def code_of(config: Run | Ensemble, page: str) -> set[str]:
 
 
 def walk(page: str, trained: set[str], elsewhere: Path) -> Counter[str]:
-    """Train or prepare the rows of a page, the first at the home and others from another folder, and evaluate runs.
+    """Train or prepare the rows of a page, then evaluate the runs.
 
-    Returns how many commands were carried out in which way.
+    The first row runs in the home, the others in another folder. Returns the number of commands of each kind.
     """
     done, runs = Counter[str](), dict[str, str]()
     for number, line in enumerate(read_page(page).rows):
@@ -227,7 +227,7 @@ def walk(page: str, trained: set[str], elsewhere: Path) -> Counter[str]:
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page != "hgr"])
-def test_rows_train_from_the_home_and_from_elsewhere(page, home, trained, tmp_path, monkeypatch):
+def test_page_rows_train_from_home_and_other_folders(page, home, trained, tmp_path, monkeypatch):
     monkeypatch.chdir(home)
     report(page, walk(page, trained, tmp_path))
 
@@ -236,13 +236,13 @@ def report(page: str, done: Counter[str]) -> None:
     print(f"\n{page}: {', '.join(f'{count} {how}' for how, count in done.items())}")
 
 
-def test_hgr_trains_on_its_release(downloads, trained, tmp_path):
+def test_hgr_rows_train_on_the_data_of_its_release(downloads, trained, tmp_path):
     with home_with(downloads, tmp_path / "h", [read_page("hgr").data]):
         report("hgr", walk("hgr", trained, tmp_path))
 
 
-def test_questions_are_answered_for_the_leaderboard(home, monkeypatch):
-    """The first commands of docs/vqa2.md, whose data the page of score attention makes, too."""
+def test_vqa2_commands_write_leaderboard_files(home, monkeypatch):
+    """Run the first commands of docs/vqa2.md; score-attention.md makes the same data."""
     monkeypatch.chdir(home)
     text = (ROOT / "docs/vqa2.md").read_text()
     data, (recipe, *answers, table) = lines_of(text)[0][:2], lines_of(text)[0][2:]
@@ -257,7 +257,7 @@ OTHERS = [block for page in PAGES for block in read_page(page).others]
 
 
 @pytest.mark.parametrize("block", OTHERS, ids=[shlex.split(block[0])[2] for block in OTHERS])
-def test_data_that_are_made_otherwise_train(block, downloads, tmp_path):
+def test_alternative_data_commands_support_training(block, downloads, tmp_path):
     with home_with(downloads, tmp_path / "h", [block]):
         lines = [line for page in PAGES for line in read_page(page).rows if " train " in line]
         configs = [(line, read_config(*shlex.split(line)[2:3])) for line in lines]
@@ -268,7 +268,7 @@ def exists(path: str) -> bool:
     return Path(path).exists()
 
 
-def test_a_row_of_each_page_trains_as_a_job_on_two_workers(home, tmp_path):
+def test_one_row_per_page_trains_as_two_worker_job(home, tmp_path):
     with private_head(cpus=2) as head:
         asyncio.run(jobs(head, home, tmp_path))
     runs = [run for run in find_runs(tracking_uri(home), "jobs") if run.params["workers"] == "2"]
@@ -277,7 +277,7 @@ def test_a_row_of_each_page_trains_as_a_job_on_two_workers(home, tmp_path):
 
 
 async def jobs(head: JobServer, home: Path, folder: Path) -> None:
-    """Submit a row of each page, one after another, from a folder that is not the home."""
+    """Submit one row of each page after another, from a folder other than the home."""
     (folder / "empty").mkdir()
     for name in JOBS:
         run = named_run(name)

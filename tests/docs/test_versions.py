@@ -1,4 +1,4 @@
-"""The version in pyproject.toml, CITATION.cff and CHANGELOG.md."""
+"""Version and license agree in pyproject.toml, CITATION.cff and CHANGELOG.md."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_the_version_is_the_one_to_cite_and_the_newest_of_the_changes():
+def test_version_matches_citation_and_changelog():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     newest = re.search(r"^## (\S+?),? ", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)

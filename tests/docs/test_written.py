@@ -1,4 +1,4 @@
-"""Pages written by hand: links, commands, names of code and files, the notebook."""
+"""Hand-written pages: links, commands, names of code and files, and the notebook."""
 
 import ast
 import inspect
@@ -40,7 +40,7 @@ def tokens(path: Path) -> Iterator[Token]:
 
 
 def links(path: Path) -> list[tuple[Path, str]]:
-    """Return the files, and the anchors in them, that a file links to."""
+    """Return the target file and anchor of each local link in a file."""
     targets = [token.attrs.get("href") or token.attrs.get("src", "") for token in tokens(path)]
     parts = [target.partition("#") for target in targets if target and not re.match(r"[a-z]+:|//", target)]
     return [((path.parent / file).resolve() if file else path, anchor) for file, _, anchor in parts]
@@ -57,18 +57,18 @@ def anchors(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_links_lead_to_files_and_sections(path):
+def test_links_resolve_to_files_and_sections(path):
     for target, anchor in links(path):
         assert target.exists(), target
         assert not anchor or anchor in anchors(target), f"{target}#{anchor}"
 
 
-def test_every_page_is_two_clicks_from_the_front_page():
+def test_pages_are_within_two_clicks_of_front_page():
     front = ROOT / "docs/index.md"
     one = {target for target, _ in links(front)} | {front}
     pages = [page for page in one if page.suffix == ".md" and page.exists()]
     two = one | {target for page in pages for target, _ in links(page)}
-    api = {path for path in FILES if path.is_relative_to(ROOT / "docs/api")}  # by its own table of contents
+    api = {path for path in FILES if path.is_relative_to(ROOT / "docs/api")}  # in its own toctree
     assert {path for path in FILES if path.is_relative_to(ROOT / "docs")} - api <= two
 
 
@@ -81,7 +81,7 @@ def resolves(name: str) -> bool:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_names_and_files_in_code_exist(path):
+def test_documented_names_and_files_exist(path):
     text = path.read_text()
     groups = {f"polypool.{kind.group.partition('.')[2]}" for kind in KINDS.values()}
     names = {*re.findall(r"(?<![\w./-])polypool(?:\.\w+)+", text)} - groups - {"polypool.egg"}
@@ -95,7 +95,7 @@ COMMAND = re.compile(r"(?:^ {4}|`|python -m )(polypool [a-z].*?)(?:`|$)", re.MUL
 
 
 def commands() -> dict[str, str]:
-    """Return every command that a file names as code, with the file."""
+    """Map each documented command to the name of its file."""
     found = {}
     for path in FILES:
         if path.parent != ROOT and ROOT / "docs" not in path.parents:
@@ -120,7 +120,7 @@ def help_of(*words: str) -> str:
 
 
 def helps(verb: str, words: list[str]) -> str:
-    """Return the help that a command's options stand in; sub-commands are the words before any option."""
+    """Return the help texts that list a command's options, including those of its sub-commands."""
     if verb == "train":
         return help_of("train") + help_of("train", "demo") + help_of("train", "rerun")
     if verb == "sweep":
@@ -134,7 +134,7 @@ def helps(verb: str, words: list[str]) -> str:
 
 
 @pytest.mark.parametrize(("command", "file"), commands().items())
-def test_a_command_of_the_documentation_exists(command, file):
+def test_documented_commands_and_options_exist(command, file):
     _, verb, *words = shlex.split(
         command.replace("'", "").replace('"', "").replace("$(", "").replace(")", "")
     )
@@ -148,7 +148,7 @@ def test_a_command_of_the_documentation_exists(command, file):
         assert re.search(rf"{re.escape(option)}\b", shown), f"{file}: {command}"
 
 
-def test_every_page_has_its_place_in_the_navigation():
+def test_every_page_is_in_exactly_one_toctree():
     pages = {path for path in FILES if path.is_relative_to(ROOT / "docs")} - {ROOT / "docs/index.md"}
     trees = [
         (path.parent / f"{name}.md").resolve()
@@ -176,20 +176,20 @@ def test_every_page_has_its_place_in_the_navigation():
         ("Slurm", "cluster.md"),
     ],
 )
-def test_a_search_finds_the_page_by_a_heading(query, page):
+def test_page_headings_contain_search_terms(query, page):
     lines = (ROOT / "docs" / page).read_text().splitlines()
     assert any(line.startswith("#") and query.lower() in line.lower() for line in lines)
 
 
 class Instance:
-    """An instance of a class in code that is not run."""
+    """Instance of a class in code that is parsed, not run."""
 
     def __init__(self, of: type) -> None:
         self.of = of
 
 
 def value_of(node: ast.expr, names: dict[str, object]) -> object:
-    """Return the module, function, class or `Instance` that an expression stands for; None if unknown."""
+    """Return the module, function, class or `Instance` that an expression refers to; None if unknown."""
     if isinstance(node, ast.Name):
         return names.get(node.id)
     if isinstance(node, ast.Attribute):
@@ -206,9 +206,9 @@ RETURNED = {pp.load: TrainedModel, pp.train: pp.TrainedRun}
 
 
 def calls(code: str) -> Iterator[tuple[str, object, ast.Call, bool]]:
-    """Yield the source of each call of polypool's functions, the function, the call, and whether it is a method."""
+    """Yield source, function, node and whether it is a method, for each call of polypool."""
     names: dict[str, object] = {}
-    for node in ast.walk(ast.parse(code)):  # breadth first: statements of the module before those inside them
+    for node in ast.walk(ast.parse(code)):  # breadth first: module level before nested
         if isinstance(node, ast.Import | ast.ImportFrom):
             module = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
             for name in node.names:
@@ -240,7 +240,7 @@ CALLS = [(path.name, *call) for path in FILES for code in python(path) for call 
 @pytest.mark.parametrize(
     ("page", "source", "called", "call", "method"), CALLS, ids=[f"{c[0]}: {c[1]}" for c in CALLS]
 )
-def test_a_call_of_the_documentation_has_the_signature_of_the_code(page, source, called, call, method):
+def test_documented_calls_match_signatures(page, source, called, call, method):
     positional = [None] * (len(call.args) + method)
     keywords = {keyword.arg: None for keyword in call.keywords if keyword.arg}
     inspect.signature(called).bind(*positional, **keywords)
@@ -255,18 +255,16 @@ def cells(kind: str) -> list[dict]:
 
 @pytest.mark.notebook
 @pytest.mark.parametrize("photographs", [False, True], ids=["rendered", "photographs"])
-def test_the_notebook_runs_from_top_to_bottom(photographs, request, tmp_path):
+def test_notebook_runs_from_top_to_bottom(photographs, request, tmp_path):
     program = tmp_path / "notebook.py"
     code = ["".join(cell["source"]) for cell in cells("code")]
     trained = {"mean", "kmax(k=2)", "attention"}
     last = (
         f'assert {{*table["row"]}} == {trained}\nassert "srcdoc=" in shown._repr_html_() and sheet.getbbox()'
     )
-    # a kernel has no `if __name__` either: Ray's workers import nothing of it
+    # no `if __name__` guard, as in a kernel: Ray's workers do not import the program
     program.write_text("\n\n".join([*code, last]))
-    with tempfile.TemporaryDirectory(
-        prefix="nb"
-    ) as short:  # the paths of Ray's sockets have at most 107 bytes
+    with tempfile.TemporaryDirectory(prefix="nb") as short:  # Ray's socket paths are limited to 107 bytes
         environment = os.environ | {"TMPDIR": short, "POLYPOOL_EPOCHS": "1"}
         if photographs:
             environment["POLYPOOL_PICTURES"] = str(request.getfixturevalue("shared") / "data/flickr8k")
@@ -280,6 +278,6 @@ def test_the_notebook_runs_from_top_to_bottom(photographs, request, tmp_path):
     assert sum(line[:2] in ("1.", "5.") for line in printed) == 4
 
 
-def test_the_notebook_is_kept_without_what_it_printed():
+def test_notebook_is_stored_without_outputs():
     assert all(not cell["outputs"] and cell["execution_count"] is None for cell in cells("code"))
     assert all("".join(cell["source"]).strip() for cell in cells("markdown"))

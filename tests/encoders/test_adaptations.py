@@ -49,11 +49,11 @@ def random_updates(encoder) -> None:
             torch.nn.init.normal_(weight)
 
 
-def test_lora_is_the_published_model_and_then_its_formula(bert):
+def test_lora_starts_unchanged_and_follows_its_formula(bert):
     plain, encoder = built(bert), built(bert)
     adapt(encoder, ADAPTATIONS.build("lora(r=3, alpha=6, parts='query dense')"))
     encoder.linear.load_state_dict(plain.linear.state_dict())
-    assert torch.equal(encoder(*tokens())[0], plain(*tokens())[0]), "B begins at zero"
+    assert torch.equal(encoder(*tokens())[0], plain(*tokens())[0]), "LoRA must start as the published model"
     random_updates(encoder)
     encoder, plain, changed = encoder.double(), plain.double(), 0
     for name, part in encoder.bert.named_modules():
@@ -62,11 +62,11 @@ def test_lora_is_the_published_model_and_then_its_formula(bert):
             assert a_RI.shape[0] == b_OR.shape[1] == 3
             plain.bert.get_submodule(name).weight.data += 6 / 3 * b_OR @ a_RI
             changed += 1
-    assert changed == 4, "query, and the three maps called dense, of one layer"
+    assert changed == 4, "expected query and three dense maps of one layer"
     torch.testing.assert_close(encoder(*tokens())[0], plain(*tokens())[0], rtol=1e-12, atol=1e-12)
 
 
-def test_what_is_merged_is_an_encoder_without_adaptation(bert):
+def test_merge_removes_adaptation_and_keeps_output(bert):
     plain, encoder = built(bert), built(bert)
     adapt(encoder, ADAPTATIONS.build("lora(r=2, parts=all)"))
     assert [prefix for *_, prefix in adapted(encoder)] == [""]
@@ -88,7 +88,7 @@ def run(tmp_path, bert) -> Run:
     return replace(made, text=text, data=data, figures=False, optim=replace(made.optim, epochs=2, batch=8))
 
 
-def test_frozen_weights_are_the_published_ones_and_are_left_out(bert):
+def test_frozen_weights_are_left_out_of_checkpoints(bert):
     encoder = built(bert)
     adapt(encoder, ADAPTATIONS.build("frozen"))
     trained = {name for name, weight in encoder.named_parameters() if weight.requires_grad}
@@ -98,7 +98,7 @@ def test_frozen_weights_are_the_published_ones_and_are_left_out(bert):
     assert all(weight.requires_grad for weight in encoder.parameters())
 
 
-def test_a_run_trains_keeps_and_resumes_only_its_own_weights(run, bert, tmp_path):
+def test_lora_run_trains_saves_and_resumes_only_added_weights(run, bert, tmp_path):
     run = replace(run, adapt="lora(r=2)", checkpoint_every=1, optim=replace(run.optim, ema=0.9))
     whole = trainer_of(run, tmp_path / "whole")
     before = {name: x.clone() for name, x in whole.model.state_dict().items()}
@@ -142,7 +142,7 @@ def test_a_run_trains_keeps_and_resumes_only_its_own_weights(run, bert, tmp_path
 
 
 @pytest.mark.parametrize("kind", ["patches", "clip_text", "bert"])
-def test_recomputed_activations_have_the_gradients_of_kept_ones(kind, tmp_path):
+def test_activation_recomputation_keeps_gradients(kind, tmp_path):
     torch.manual_seed(0)
     name = {"patches": save_vit, "clip_text": save_clip, "bert": save_bert}[kind](tmp_path / "model")
     part = ENCODERS.get(kind)
@@ -154,7 +154,7 @@ def test_recomputed_activations_have_the_gradients_of_kept_ones(kind, tmp_path):
         if again:
             recompute(encoder)
         encoder.zero_grad()
-        torch.manual_seed(1)  # of dropout in the library's attention
+        torch.manual_seed(1)  # for dropout in transformers' attention
         with drawn(Draws(seed=0, step=0, first=0, samples=2)):
             encoder(*given)[0].square().sum().backward()
         gradients.append({name: weight.grad.clone() for name, weight in encoder.named_parameters()})
@@ -163,21 +163,21 @@ def test_recomputed_activations_have_the_gradients_of_kept_ones(kind, tmp_path):
 
 
 class Unmerged(Lora):
-    """Leaves its updates beside the published weights."""
+    """Broken: does not merge its updates."""
 
     def merge(self, model):
-        """Forget to."""
+        """Do nothing."""
 
 
 class Unkept(Lora):
-    """Says of none of its weights that it is to be kept."""
+    """Broken: marks none of its weights as added."""
 
     def is_added(self, name):
         return False
 
 
 class Random(Lora):
-    """Begins with another model than the published one."""
+    """Broken: does not start as the published model."""
 
     def change(self, model):
         super().change(model)
@@ -193,7 +193,7 @@ class Random(Lora):
         (Random, ["an adapted model starts as the published one"]),
     ],
 )
-def test_the_check_of_adaptations_finds_what_is_broken(part, broken):
+def test_adaptation_checks_detect_violations(part, broken):
     checks = AdaptationChecks("lora")
     checks.part = part()
     outcomes = [*run_checks(checks.checks())]

@@ -18,7 +18,7 @@ TINY = {"depths": (1, 2, 1, 1), "base": 4}
 
 
 def scrambled(module: nn.Module, seed: int = 0) -> nn.Module:
-    """Parameters and statistics as training would leave them: nothing is zero, one, or equal to another."""
+    """Randomise parameters and statistics, so that none is zero, one or equal to another."""
     generator = torch.Generator().manual_seed(seed)
     for name, x in module.state_dict().items():
         noise = torch.randn(x.shape, generator=generator, dtype=x.dtype)
@@ -29,7 +29,7 @@ def scrambled(module: nn.Module, seed: int = 0) -> nn.Module:
 @pytest.mark.parametrize(
     ("layout", "groups", "widen"), [("caffe", 1, 1), ("torchvision", 1, 1), ("torchvision", 2, 4)]
 )
-def test_the_network_is_its_formula(layout, groups, widen):
+def test_resnet_matches_its_formula(layout, groups, widen):
     caffe = layout == "caffe"
     net = scrambled(ResNet(**TINY, caffe=caffe, groups=groups, widen=widen).double())
     x = torch.randn(2, 3, 64, 96, dtype=torch.float64)
@@ -45,7 +45,7 @@ def test_the_network_is_its_formula(layout, groups, widen):
         torch.testing.assert_close(parameter.grad, weights[name].grad, rtol=1e-7, atol=1e-7, msg=name)
 
 
-def test_a_network_runs_in_caffes_layout_with_its_own_colours(monkeypatch):
+def test_caffe_layout_keeps_colour_normalisation(monkeypatch):
     monkeypatch.setitem(NETWORKS, "tiny", TINY)
     own, caffe = (
         ENCODERS.build(f"cnn(width=4, name=tiny, layout={layout})", {}) for layout in ("own", "caffe")
@@ -62,21 +62,21 @@ def test_a_network_runs_in_caffes_layout_with_its_own_colours(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "published"),  # torchvision's counts less 2,049,000 of the classifier
+    ("name", "published"),  # torchvision's counts minus the classifier's 2,049,000
     [
         ("resnet101_caffe", 44_549_160 - 2_049_000),
         ("resnet152", 60_192_808 - 2_049_000),
         ("resnext101_32x8d", 88_791_336 - 2_049_000),
     ],
 )
-def test_the_published_networks_have_the_published_size(name, published):
+def test_networks_have_published_parameter_counts(name, published):
     with torch.device("meta"):
         net = ResNet(**NETWORKS[name])
     assert sum(p.numel() for p in net.parameters()) == published
     assert tuple(len(getattr(net, f"layer{n}")) for n in (1, 2, 3, 4)) == NETWORKS[name]["depths"]
 
 
-def test_batch_statistics_never_move_and_scale_and_shift_learn():
+def test_frozen_batch_norm_trains_only_scale_and_shift():
     net = scrambled(ResNet(**TINY).double()).train()
     before = {name: x.clone() for name, x in net.named_buffers()}
     x = torch.randn(3, 3, 32, 32, dtype=torch.float64)
@@ -90,7 +90,7 @@ def test_batch_statistics_never_move_and_scale_and_shift_learn():
 
 
 def as_updown(net: ResNet) -> dict[str, dict[str, Tensor]]:
-    """A file such as `original_updown_backbone.pth`: the modules in two nn.Sequential, with counters."""
+    """Return the contents of `original_updown_backbone.pth`: two nn.Sequential, with batch counters."""
     relu, pool = nn.ReLU(), nn.MaxPool2d(3)
     parts = {
         "base": nn.Sequential(net.conv1, net.bn1, relu, pool, net.layer1, net.layer2, net.layer3),
@@ -110,7 +110,7 @@ def as_torchvision(net: ResNet) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("form", [as_updown, as_torchvision])
-def test_published_files_load_by_their_names(tmp_path, monkeypatch, form):
+def test_published_weight_files_load(tmp_path, monkeypatch, form):
     monkeypatch.setitem(NETWORKS, "tiny", TINY | {"caffe": form is as_updown})
     published = scrambled(ResNet(**NETWORKS["tiny"]))
     torch.save(form(published), tmp_path / "net.pth")
@@ -135,7 +135,7 @@ class Evil:
         ({"epoch": 3}, "epoch in .* is a int"),
     ],
 )
-def test_a_file_that_holds_something_else_is_refused(tmp_path, held, message):
+def test_invalid_weight_files_are_refused(tmp_path, held, message):
     path = tmp_path / "net.pth"
     if isinstance(held, bytes):
         path.write_bytes(held)
@@ -145,7 +145,7 @@ def test_a_file_that_holds_something_else_is_refused(tmp_path, held, message):
         resnet_weights(read_weights(path), where=str(path))
 
 
-def test_cells_are_the_map_row_by_row_through_a_linear_map(monkeypatch):
+def test_cnn_projects_map_cells_row_by_row(monkeypatch):
     monkeypatch.setitem(NETWORKS, "tiny", TINY)
     encoder = ENCODERS.build("cnn(name=tiny, width=6, size=64)", {})
     scrambled(encoder.cnn)

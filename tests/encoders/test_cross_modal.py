@@ -10,7 +10,7 @@ V_SIZES, T_SIZES = [3, 1, 6, 4], [5, 2, 1, 7]
 
 
 def sets(*, dtype=torch.float64):
-    """Sets of both modalities; noise lies under the masks."""
+    """Return sets of both modalities, with noise under the masks."""
     return *random_sets(V_SIZES, 8, dtype=dtype), *random_sets(T_SIZES, 8, seed=5, dtype=dtype)
 
 
@@ -23,7 +23,7 @@ def made(**params) -> CrossModal:
 
 
 @pytest.mark.parametrize(("heads", "layers"), [(2, 1), (4, 2)])
-def test_it_is_the_formula_of_the_paper_values_and_gradients(heads, layers):
+def test_cross_modal_matches_paper_formula(heads, layers):
     model = made(heads=heads, layers=layers)
     v, v_mask, t, t_mask = sets()
     v.requires_grad_(), t.requires_grad_()
@@ -42,7 +42,7 @@ def test_it_is_the_formula_of_the_paper_values_and_gradients(heads, layers):
         torch.testing.assert_close(ours_x, theirs_x, rtol=1e-8, atol=1e-9)
 
 
-def test_a_class_token_is_one_more_first_element_of_each_set():
+def test_class_token_is_prepended_to_each_set():
     plain, model = made(heads=2, layers=2), made(heads=2, layers=2, cls=True)
     plain.load_state_dict({k: x for k, x in model.state_dict().items() if k != "cls_2D"})
     v, v_mask, t, t_mask = sets()
@@ -58,7 +58,7 @@ def test_a_class_token_is_one_more_first_element_of_each_set():
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e6])
-def test_padding_and_what_lies_under_the_masks_change_nothing(value):
+def test_padding_and_masked_values_change_nothing(value):
     model = made(heads=2, layers=2)
     v, v_mask, t, t_mask = sets()
     wide_masks = [torch.nn.functional.pad(mask, (0, 4)) for mask in (v_mask, t_mask)]

@@ -35,12 +35,12 @@ def read(tokenizer, *texts: str):
     return pad_tokens(numbers, np.array([len(line) for line in lines]), tokenizer)
 
 
-def test_states_are_those_of_the_library_and_pads_change_nothing(name):
+def test_decoder_states_match_transformers_despite_padding(name):
     from transformers import AutoModel
 
     encoder, tokenizer = made(name)
     token_BL, mask_BL = read(tokenizer, *TEXTS)
-    assert token_BL[0, -1] == tokenizer.end, "the end token is appended"
+    assert token_BL[0, -1] == tokenizer.end, "the end token must be appended"
     assert mask_BL.sum(dim=1).tolist() == [6, 2]
     x_BND, mask_BN = encoder(token_BL, mask_BL)
     whole = AutoModel.from_pretrained(name).eval()
@@ -55,7 +55,7 @@ def test_states_are_those_of_the_library_and_pads_change_nothing(name):
 
 
 @pytest.mark.parametrize(("starts", "end"), [(False, False), (True, True), (True, False)])
-def test_special_tokens_are_those_of_the_tokenizer_and_the_end_that_is_wanted(starts, end, tmp_path):
+def test_decoder_adds_configured_start_and_end_tokens(starts, end, tmp_path):
     name = save_decoder(tmp_path / "decoder", "llama", starts=starts)
     encoder, tokenizer = made(name, end=end)
     token_BL, mask_BL = read(tokenizer, *TEXTS)
@@ -66,7 +66,7 @@ def test_special_tokens_are_those_of_the_tokenizer_and_the_end_that_is_wanted(st
 
 
 @pytest.mark.parametrize("name", ["qwen3"], indirect=True)
-def test_stored_states_are_those_of_the_encoder(name):
+def test_decoder_backbone_matches_encoder_states(name):
     encoder, tokenizer = made(name)
     state_BNH, mask_BN = encoder.states(*read(tokenizer, *TEXTS))
     stored = BACKBONES.get("decoder")(name=name)

@@ -13,7 +13,7 @@ MASK_BL = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
 
 
 def read_by_torch(encoder: Words, token_L: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the states `(L, 2, H)` and the last ones `(2, H)` of torch's GRU over a caption's words."""
+    """Return all states `(L, 2, H)` and the last ones `(2, H)` of torch's GRU over a caption's words."""
     gru = nn.GRU(encoder.width, encoder.rnn.hidden_size, bidirectional=True).double()
     gru.load_state_dict(encoder.rnn.state_dict())
     state_L2H, last_2H = gru(encoder.embed.weight[token_L])
@@ -21,7 +21,7 @@ def read_by_torch(encoder: Words, token_L: torch.Tensor) -> tuple[torch.Tensor, 
 
 
 @pytest.mark.parametrize("summary", ["mean", "last_word"])
-def test_words_are_embeddings_and_the_summary_their_last_states(summary):
+def test_words_summary_uses_last_gru_states(summary):
     torch.manual_seed(0)
     encoder = Words(WORDS, width=8, embedding=6, summary=summary).double().eval()
     x_BLE, mask_BL, global_BS = encoder(TOKEN_BL, MASK_BL)
@@ -32,12 +32,12 @@ def test_words_are_embeddings_and_the_summary_their_last_states(summary):
         _, last_2H = read_by_torch(encoder, token_L[mask_L])
         if summary == "mean":
             expected_S = last_2H.mean(dim=0)
-        else:  # backwards, only the last word has been read
+        else:  # the backward direction has read only the last word
             expected_S = torch.cat((last_2H[0], read_by_torch(encoder, token_L[mask_L][-1:])[0][0, 1]))
         torch.testing.assert_close(global_S, expected_S, atol=1e-10, rtol=1e-8)
 
 
-def test_words_drop_the_same_values_for_elements_and_summary():
+def test_words_and_summary_share_one_dropout_mask():
     torch.manual_seed(0)
     encoder = Words(WORDS, width=4, embedding=6, dropout=0.5)
     x_BLE, _, global_BS = encoder(TOKEN_BL, MASK_BL)
@@ -49,7 +49,7 @@ def test_words_drop_the_same_values_for_elements_and_summary():
     ("start", "least", "most"),
     [("uniform", 0.099, 0.1), ("scaled", 0.049, 0.05), ("normal", 3.0, 8.0), ("zero", 0.0, 0.0)],
 )
-def test_words_without_a_vector_start_as_told(tmp_path, start, least, most):
+def test_words_missing_from_glove_use_start_option(tmp_path, start, least, most):
     path = tmp_path / "glove.txt"
     path.write_text("dog " + " ".join(["9"] * 400) + "\n")
     torch.manual_seed(0)
@@ -63,7 +63,7 @@ def test_words_without_a_vector_start_as_told(tmp_path, start, least, most):
     assert len(others.unique(dim=0)) == (1 if start == "zero" else len(others))
 
 
-def test_words_that_glove_lacks_are_tried_again_in_a_simpler_form(tmp_path):
+def test_glove_retry_looks_up_simpler_spellings(tmp_path):
     path = tmp_path / "glove.txt"
     path.write_text("tshirt 1 1\nand 2 2\nus 3 3\nt-shirts 4 4\ntshirts 5 5\n")
     words = {"words": ["t-shirt", "and/or", "u.s.", "t-shirts", "zebra"]}
@@ -101,7 +101,7 @@ def test_pooled_grid_keeps_the_cells_and_maps_their_mean():
         ("stacked_regions(width=16)", "transformer_set(k=3, head_width=4)", {"dim": 6}),
     ],
 )
-def test_a_branch_trains_every_weight(encoder, aggregator, params):
+def test_branch_trains_every_weight(encoder, aggregator, params):
     torch.manual_seed(0)
     made = ENCODERS.build(encoder, params)
     branch = Branch(made, AGGREGATORS.build(aggregator, made.width))
@@ -112,5 +112,5 @@ def test_a_branch_trains_every_weight(encoder, aggregator, params):
     (embedding_BKD * torch.randn_like(embedding_BKD)).sum().backward()
     assert all(parameter.grad is not None for parameter in branch.parameters())
     unmoved = [name for name, parameter in branch.named_parameters() if not parameter.grad.any()]
-    one_word = ["encoder.rnn.weight_hh_l0_reverse"]  # of a direction that has read nothing before
+    one_word = ["encoder.rnn.weight_hh_l0_reverse"]  # reads only one word, so without recurrence
     assert unmoved == (one_word if "last_word" in encoder else [])

@@ -1,4 +1,4 @@
-"""Rows of padded sets: which elements they are, and that copies among them change no map, statistic or gradient."""
+"""Rows of padded sets: their elements; extra copies must not change outputs, statistics or gradients."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def padded(sizes: list[int], longest: int, width: int = 5) -> tuple[torch.Tensor
     ("sizes", "longest", "rows"),
     [([30, 50, 1], 50, 128), ([32, 32], 50, 64), ([3, 1], 3, 6), ([4, 4], 4, 8), ([0, 0], 4, 0)],
 )
-def test_rows_are_the_real_elements_and_copies_of_the_first(sizes, longest, rows):
+def test_rows_are_real_elements_and_copies_of_first(sizes, longest, rows):
     x_BNF, mask_BN = padded(sizes, longest)
     x_RF = Rows(mask_BN).of(x_BNF)
     assert len(x_RF) == rows
@@ -34,7 +34,7 @@ def test_rows_are_the_real_elements_and_copies_of_the_first(sizes, longest, rows
 
 @pytest.mark.parametrize("kind", [Regions, StackedRegions])
 @pytest.mark.parametrize(("sizes", "longest"), [([30, 50, 1], 50), ([3, 1], 3), ([4, 4], 4)])
-def test_maps_with_batch_normalisation_are_those_of_the_real_elements_alone(kind, sizes, longest):
+def test_batch_norm_encoders_ignore_padding(kind, sizes, longest):
     x_BNF, mask_BN = padded(sizes, longest)
     torch.manual_seed(0)
     encoder = kind(
@@ -61,7 +61,7 @@ def test_maps_with_batch_normalisation_are_those_of_the_real_elements_alone(kind
     torch.testing.assert_close(variance_D, 0.9 + 0.1 * down_RH.var(dim=0))
 
 
-def test_a_linear_map_of_padded_sets_has_the_gradients_of_the_real_elements():
+def test_map_elements_gradients_ignore_padding():
     x_BNF, mask_BN = padded([30, 50, 1], 50)
     linear = nn.Linear(5, 3).double()
     map_elements(linear, x_BNF, mask_BN, prepared=lambda x_RF, _: x_RF)[mask_BN].pow(2).sum().backward()

@@ -36,7 +36,7 @@ TEXT_NAMES = {"encoder.embed.": "embed.", "encoder.rnn.": "rnn.", "aggregator.":
 
 
 def load_recorded(branch: Branch, z, group: str, names: dict[str, str]) -> dict[str, str]:
-    """Load recorded weights; returns our name -> recorded name."""
+    """Load recorded weights; return our name -> recorded name."""
     found = {}
     for ours in branch.state_dict():
         prefix = next((p for p in names if ours.startswith(p)), None)
@@ -61,7 +61,7 @@ def mask_of(lengths: np.ndarray, width: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("case", ["eval_ragged", "train_full"])
-def test_regions_reproduce_the_recorded_numbers(golden, case):
+def test_regions_match_recorded_outputs(golden, case):
     z = np.load(golden / "vse_region_encoder.npz", allow_pickle=False)
     branch = Branch(Regions({"dim": 24}, width=16, hidden=8), GPO(16))
     names = load_recorded(branch, z, "params_region", REGION_NAMES)
@@ -78,7 +78,7 @@ def test_regions_reproduce_the_recorded_numbers(golden, case):
 
 
 @pytest.mark.parametrize("case", ["ragged", "alone"])
-def test_bigru_reproduces_the_recorded_numbers(golden, case):
+def test_bigru_matches_recorded_outputs(golden, case):
     z = np.load(golden / "vse_bigru_text.npz", allow_pickle=False)
     encoder = BiGRU({"words": [f"w{i}" for i in range(45)]}, width=16, embedding=12)
     branch = Branch(encoder, GPO(16))
@@ -95,7 +95,7 @@ def test_bigru_reproduces_the_recorded_numbers(golden, case):
     assert_recorded_gradients(branch, z, case, names, least=1)
 
 
-def test_standardised_features_and_the_refusal_without_statistics():
+def test_standardise_uses_statistics_and_requires_them():
     statistics = {"mean": [1.0, 2.0], "std": [2.0, 0.0]}
     encoder = Grid({"dim": 2, "statistics": statistics}, width=3, standardise=True)
     x = torch.tensor([[[3.0, 2.0], [9.0, 9.0]]], dtype=torch.float16)
@@ -105,7 +105,7 @@ def test_standardised_features_and_the_refusal_without_statistics():
         Grid({"dim": 2, "statistics": None}, standardise=True)
 
 
-def test_pooled_regions_map_the_poolings_side_by_side():
+def test_pooled_regions_concatenate_several_poolings():
     torch.manual_seed(0)
     encoder = PooledRegions({"dim": 3}, width=4, hidden=5, pool="cls mean max").eval()
     encoder.input_norm.running_mean.normal_()
@@ -122,7 +122,7 @@ def test_pooled_regions_map_the_poolings_side_by_side():
         PooledRegions({"dim": 3}, pool="mean slots")
 
 
-def test_pooled_regions_leave_out_elements_in_training_but_never_all():
+def test_element_dropout_keeps_at_least_one_element():
     torch.manual_seed(0)
     encoder = PooledRegions({"dim": 3}, width=4, element_dropout=0.9)
     mask_BN = torch.arange(8) < torch.tensor([1, 8] * 50)[:, None]
@@ -169,7 +169,7 @@ def test_texts_are_split_into_words(split, text, words):
     ],
     ids=["Chinese", "Japanese", "Thai", "Hindi", "Korean", "decomposed"],
 )
-def test_words_of_scripts_without_spaces_are_characters_with_their_marks(text, words):
+def test_split_handles_non_latin_and_decomposed_text(text, words):
     assert split_words(text) == words.split(" ")
     assert split_words(unicodedata.normalize("NFD", text)) == words.split(" ")
     for split in SPLITS.values():
@@ -178,7 +178,7 @@ def test_words_of_scripts_without_spaces_are_characters_with_their_marks(text, w
             assert split(text) == words.split(" ")
 
 
-def test_what_is_cut_or_unknown_is_counted():
+def test_captions_count_cut_texts_and_unknown_words():
     captions = ["a b zebra", "b", "a a a b", "yak a"]
     notes = Captions(captions, Vocabulary(["a", "b"]), limit=3).notes
     assert notes == [
@@ -189,7 +189,7 @@ def test_what_is_cut_or_unknown_is_counted():
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta"])
-def test_texts_are_cut_at_the_positions_of_the_model(tmp_path, kind):
+def test_texts_are_cut_to_model_positions(tmp_path, kind):
     import transformers as tf
 
     from polypool.encoders.text.bert import positions
@@ -210,7 +210,7 @@ def test_texts_are_cut_at_the_positions_of_the_model(tmp_path, kind):
     assert encoder(token_BL, mask_BL)[0].shape == (2, 16, 6)
 
 
-def test_the_vocabulary_is_counted_in_a_fixed_order():
+def test_vocabulary_counts_encodes_and_displays_words():
     words = count_words(["b a c", "a b", "a d"], min_count=2)
     assert words == ["a", "b"]
     vocabulary = Vocabulary(words)
@@ -219,7 +219,7 @@ def test_the_vocabulary_is_counted_in_a_fixed_order():
     assert as_written(vocabulary, "A zebra b zebra", numbers) == [
         *("<start>", "a", "zebra (unknown)", "b", "zebra (unknown)", "<end>")
     ]
-    # more than there are words
+    # more tokens than words
     assert as_written(vocabulary, "a", [5, 4, 5]) == ["a", *vocabulary.subwords([4, 5])]
     assert vocabulary.subwords([1, 5, 3, 6, 2]) == ["<start>", "a", "<unk>", "b", "<end>"]
 
@@ -242,7 +242,7 @@ def test_captions_are_padded(ends, limit, tokens, read, sizes):
 def test_glove_words_may_contain_spaces(tmp_path):
     path = tmp_path / "glove.txt"
     lines = "dog 1 2 3\n. . . 4 5 6\nat name@domain.com 7 8 9\ncafé 0.5 0 -1\n"
-    path.write_bytes(b"\xff\xfe 1 2 3\n" + lines.encode())  # what is no UTF-8 is passed over
+    path.write_bytes(b"\xff\xfe 1 2 3\n" + lines.encode())  # lines that are not UTF-8 are skipped
     vectors = read_glove(path, ["dog", ". . .", "café", "missing"], dim=3)
     assert sorted(vectors) == [". . .", "café", "dog"]
     assert vectors[". . ."].tolist() == [4, 5, 6]
@@ -259,7 +259,7 @@ def tiny_bert(tmp_path_factory) -> str:
     return save_bert(tmp_path_factory.mktemp("bert"))
 
 
-def test_bert_trains_from_a_folder_and_is_rebuilt_without_it(tiny_bert):
+def test_bert_loads_from_folder_and_rebuilds_from_assets(tiny_bert):
     from transformers import BertModel
 
     from polypool.encoders.text.bert import Bert
@@ -281,10 +281,10 @@ def test_bert_trains_from_a_folder_and_is_rebuilt_without_it(tiny_bert):
     again.load_state_dict(encoder.state_dict())
     torch.testing.assert_close(again.eval()(token, mask)[0], out)
     encoder.train()(token, mask)[0].sum().backward()
-    assert all(p.grad is not None for p in encoder.parameters()), "DDP refuses weights without a gradient"
+    assert all(p.grad is not None for p in encoder.parameters()), "DDP needs a gradient for every weight"
 
 
-def test_batch_normalisation_under_bfloat16_has_the_statistics_of_float32():
+def test_bfloat16_batch_norm_keeps_float32_statistics():
     draw = torch.Generator().manual_seed(0)
     x_RD = (torch.randn(103 * 36 + 5, 4, generator=draw) + 6).bfloat16()
     real_R = torch.arange(len(x_RD)) < 103 * 36
@@ -296,6 +296,6 @@ def test_batch_normalisation_under_bfloat16_has_the_statistics_of_float32():
     torch.testing.assert_close(out_RD.double(), expected_RD, rtol=2**-8, atol=1e-3)
 
 
-def test_texts_are_split_as_nltk_splits_them(golden):
+def test_split_treebank_matches_nltk(golden):
     for case in json.loads((golden / "word_splitting.json").read_text())["cases"]:
         assert split_treebank(case["text"]) == case["words"], case["text"]

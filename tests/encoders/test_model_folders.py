@@ -1,4 +1,4 @@
-"""Local folders of models: remembered by digest, found again after a move, refused at once where there is none."""
+"""Local model folders: remembered by digest, found after a move, refused if missing or changed."""
 
 import shutil
 
@@ -16,7 +16,7 @@ from polypool.infra.errors import InputError
 
 @pytest.fixture
 def folder(towers, tmp_path, monkeypatch):
-    """A model in a folder, and a home, without the hub."""
+    """Return a model's folder; use a temporary home and an unreachable hub."""
     monkeypatch.setenv("POLYPOOL_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     return shutil.copytree(towers["dinov2"], tmp_path / "old" / "tiny")
@@ -26,7 +26,7 @@ def recorded(described):
     return recorded_backbone(described, where="manifest", store="store")
 
 
-def test_a_described_model_is_found_where_it_was_extracted_from(folder):
+def test_remembered_model_folder_is_found(folder):
     described = build_backbone(f"dinov2(name={str(folder)!r})").describe()
     assert described["name"] == "tiny"
     assert str(folder.parent) not in str(described)
@@ -34,7 +34,7 @@ def test_a_described_model_is_found_where_it_was_extracted_from(folder):
     assert recorded(described).describe() == described
 
 
-def test_a_moved_model_is_found_below_the_listed_folders(folder, tmp_path, monkeypatch):
+def test_moved_model_is_found_in_listed_folders(folder, tmp_path, monkeypatch):
     described = build_backbone(f"dinov2(name={str(folder)!r})").describe()
     remember_folder(str(folder), described)
     shutil.move(folder.parent, tmp_path / "new")
@@ -47,14 +47,14 @@ def test_a_moved_model_is_found_below_the_listed_folders(folder, tmp_path, monke
     assert local_folder("other") is local_folder("") is None
 
 
-def test_the_same_weights_in_a_folder_of_another_name_are_the_same_model(folder, tmp_path):
+def test_renamed_model_folder_is_recognised(folder, tmp_path):
     described = build_backbone(f"dinov2(name={str(folder)!r})").describe()
     moved = shutil.move(folder, tmp_path / "renamed")
     remember_folder(str(moved), described)
     assert recorded(described).dim == 16
 
 
-def test_other_weights_in_the_remembered_folder_are_refused(folder, towers):
+def test_changed_weights_in_remembered_folder_are_refused(folder, towers):
     described = build_backbone(f"dinov2(name={str(folder)!r})").describe()
     remember_folder(str(folder), described)
     shutil.copytree(towers["registers"], folder, dirs_exist_ok=True)

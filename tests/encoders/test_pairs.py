@@ -1,4 +1,4 @@
-"""CLIP and SigLIP as pairs: scores and embeddings against transformers' own whole models, on small random ones."""
+"""CLIP and SigLIP as encoder pairs: scores and embeddings against small random models of transformers."""
 
 import string
 
@@ -35,7 +35,7 @@ def whole(folder: str):
 
 
 def theirs(kind: str, folder: str, captions: list[str]) -> dict[str, torch.Tensor]:
-    """Return the texts as the whole model wants them, by the tokenizer's own call."""
+    """Return the whole model's text inputs, from the tokenizer's own call."""
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     if kind == "clip":
@@ -46,7 +46,7 @@ def theirs(kind: str, folder: str, captions: list[str]) -> dict[str, torch.Tenso
     strip = str.maketrans("", "", string.punctuation)
     ended = [text.lower().translate(strip) + words.eos_token for text in captions]
     tokens = words(ended, padding="max_length", add_special_tokens=False, return_tensors="pt")
-    return {"input_ids": tokens["input_ids"]}  # a SigLIP has no mask
+    return {"input_ids": tokens["input_ids"]}  # SigLIP takes no mask
 
 
 def text_half(kind: str, folder: str, captions: list[str], **params) -> tuple[TextEncoder, dict]:
@@ -59,7 +59,7 @@ def text_half(kind: str, folder: str, captions: list[str], **params) -> tuple[Te
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_scores_are_those_of_the_whole_model(folders, kind):
+def test_pair_scores_match_transformers_model(folders, kind):
     folder, images = folders[kind], [noise(40, 32), noise(32, 50), noise(33, 33)]
     model, processor = whole(folder)
     with torch.no_grad():
@@ -83,12 +83,14 @@ def test_scores_are_those_of_the_whole_model(folders, kind):
     torch.testing.assert_close(found_VT, expected_VT, atol=1e-5, rtol=0)
     described = backbone.describe()
     assert (described["backbone"], described["pooled"]) == (kind, True)
-    assert "pooled" not in BACKBONES.build(f"{kind}(name={folder!r})").describe(), "older stores still fit"
+    assert "pooled" not in BACKBONES.build(f"{kind}(name={folder!r})").describe(), (
+        "pooled=False must not be recorded, so that older stores still match"
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("width", [None, 6])
-def test_tokens_are_the_last_states_through_a_map(folders, kind, width):
+def test_token_outputs_are_projected_last_states(folders, kind, width):
     encoder, batch = text_half(kind, folders[kind], CAPTIONS, width=width)
     model, _ = whole(folders[kind])
     tokens = theirs(kind, folders[kind], CAPTIONS)
@@ -112,7 +114,7 @@ def test_long_texts_are_cut_as_in_pretraining(tmp_path, kind):
     encoder, batch = text_half(kind, folder, captions, pooled=True)
     assert batch["text"].shape[1] == (8 if kind == "clip" else 7)
     texts = [theirs(kind, folder, [caption])["input_ids"][:, :8] for caption in captions]
-    texts[1][0, -1] = 1  # the end token of both
+    texts[1][0, -1] = 1  # the end token of CLIP and SigLIP
     model, _ = whole(folder)
     with torch.no_grad():
         found_BND, mask_BN = encoder(batch["text"], batch["text_mask"])
@@ -126,7 +128,7 @@ def test_long_texts_are_cut_as_in_pretraining(tmp_path, kind):
     assert x_BND.shape[:2] == mask_BN.shape == (2, 8 if kind == "clip" else 7)
 
 
-def test_a_clip_reads_the_end_of_a_text_at_each_length(tmp_path):
+def test_clip_keeps_end_token_at_every_length(tmp_path):
     encoder, _ = text_half("clip", save_clip(tmp_path / "clip", longest=6), ["a"])
     for size in range(2, 10):
         token_BL = torch.arange(10, 20)[None].masked_fill(torch.arange(10) >= size, 0)
@@ -137,13 +139,13 @@ def test_a_clip_reads_the_end_of_a_text_at_each_length(tmp_path):
         assert (mask_BN.sum(), last_B.tolist()) == (read, [read - 1])
 
 
-def test_a_siglip_reads_text_end_and_pads(tmp_path):
-    """The pads of SigLIP 2 are not its end token."""
+def test_siglip_appends_end_token_and_padding(tmp_path):
+    """In SigLIP 2, the padding token differs from the end token."""
     kind, folder = ENCODERS.get("siglip_text"), save_siglip(tmp_path / "siglip", longest=6)
     assets = kind.prepare([], name=folder)
     encoder = kind(assets | {"specials": assets["specials"] | {"pad": 0}}, name=folder)
     for size in range(1, 10):
-        token_BL = torch.arange(10, 20)[None]  # what is under the mask is not read
+        token_BL = torch.arange(10, 20)[None]  # masked tokens must not be read
         token_BP, mask_BN, last_B = encoder.read(token_BL, torch.arange(10)[None] < size)
         read = min(size, 5)
         assert token_BP.tolist() == [[*range(10, 10 + read), 1, *[0] * (5 - read)]]
@@ -152,12 +154,12 @@ def test_a_siglip_reads_text_end_and_pads(tmp_path):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("params", ["", ", pooled=True", ", width=6", ", width=6, pooled=True"])
-def test_they_keep_the_promises_of_encoders(folders, kind, params):
+def test_text_encoders_pass_encoder_checks(folders, kind, params):
     for check in EncoderChecks(f"{kind}_text(name={folders[kind]!r}{params})").checks():
         check.run()
 
 
-def test_a_siglip_reads_lower_case_without_punctuation_and_a_siglip_2_with_it(folders):
+def test_siglip_1_strips_punctuation_and_siglip_2_does_not(folders):
     kind = ENCODERS.get("siglip_text")
     assets = kind.prepare(CAPTIONS, name=folders["siglip"])
     shouted, said = kind.tokenizer(assets).encode([" The  DOG's, boat! ", "the dogs boat"])
@@ -167,9 +169,9 @@ def test_a_siglip_reads_lower_case_without_punctuation_and_a_siglip_2_with_it(fo
     assert shouted != said
 
 
-def test_stored_features_are_a_set_as_they_are():
+def test_stored_encoder_returns_given_features():
     for check in EncoderChecks("stored").checks():
-        if "gradients" not in check.what:  # there is nothing to learn
+        if "gradients" not in check.what:  # it has no weights
             check.run()
     x_BNF = torch.tensor([[[3.0, 4.0], [0.0, 0.0]]], dtype=torch.float16)
     mask_BN = torch.tensor([[True, False]])

@@ -30,7 +30,7 @@ def plain(size: int = 8, **changes) -> ImageTransform:
 
 @pytest.fixture
 def files(tmp_path):
-    """Six images of many sizes and modes."""
+    """Write six images of different sizes and modes."""
     paths = []
     for seed, mode in enumerate(("RGB", "L", "RGBA", "P", "CMYK", "1")):
         paths.append(tmp_path / f"{seed}.{'tif' if mode == 'CMYK' else 'png'}")
@@ -39,22 +39,22 @@ def files(tmp_path):
 
 
 @pytest.mark.parametrize("shape", [(30, 50), (5, 7), (1, 1), (8, 8), (3, 40)])
-def test_the_whole_image_is_squashed_by_linear_interpolation(shape):
+def test_whole_image_is_resized_bilinearly(shape):
     image = noise(*shape)
     ours = plain().square(Image.fromarray(image))
     theirs = F.interpolate(torch.from_numpy(image).permute(2, 0, 1)[None].float(), (8, 8), mode="bilinear")
     np.testing.assert_allclose(ours, theirs[0].permute(1, 2, 0), rtol=1e-5, atol=1e-3)
 
 
-def test_smoothing_before_making_smaller_averages_what_is_left_out():
+def test_antialias_averages_skipped_pixels():
     stripes = np.zeros((64, 64, 3), np.uint8)
-    stripes[:, ::8] = 255  # each new pixel covers one stripe, and the four nearest old pixels miss it
+    stripes[:, ::8] = 255  # each output pixel covers one stripe, but its four nearest input pixels miss it
     rough, smooth = (plain(antialias=a).square(Image.fromarray(stripes)) for a in (False, True))
     assert rough.max() == 0
     np.testing.assert_allclose(smooth[:, 1:-1], 255 / 8, atol=6)
 
 
-def test_a_part_is_cut_where_the_numbers_say():
+def test_random_numbers_determine_crop_and_flip():
     image = noise(20, 41)
     for u, flip in (
         ((0.0, 0.0, 0.0, 0.51), False),
@@ -70,7 +70,7 @@ def test_a_part_is_cut_where_the_numbers_say():
         np.testing.assert_array_equal(plain().square(Image.fromarray(image), u), expected)
 
 
-def test_colours_are_those_of_the_network(towers):
+def test_colour_normalisation_matches_the_network(towers):
     image = np.array([[[10, 100, 200]]], np.uint8)
     cnn, (_, patches) = ENCODERS.get("cnn"), build(towers["vit"], size=32)
     of_model = [(10 / 255 - 0.1) / 0.4, (100 / 255 - 0.2) / 0.5, (200 / 255 - 0.3) / 0.6]
@@ -88,7 +88,7 @@ def test_colours_are_those_of_the_network(towers):
     assert IMAGENET["mean"] == pytest.approx([0.485 * 255, 0.456 * 255, 0.406 * 255])
 
 
-def test_evaluation_sees_whole_images_of_any_mode(files):
+def test_evaluation_reads_whole_images_in_any_mode(files):
     pixels, mask_BN = Pixels(files, transform=plain(), augment=AUGMENTATIONS.build("drop")).batch(
         np.array([4, 1]), sample_B=np.array([9, 9]), draw=None
     )
@@ -102,7 +102,7 @@ def test_evaluation_sees_whole_images_of_any_mode(files):
     assert torch.equal(pixels[1], grey)
 
 
-def test_training_depends_on_sample_and_seed_and_not_on_batch_mates(files):
+def test_augmentation_depends_only_on_sample_and_seed(files):
     data = Pixels(files, transform=plain(cells=16), augment=AUGMENTATIONS.build("drop(p=0.5)"), threads=3)
     again = Pixels(files, transform=plain(cells=16), augment=AUGMENTATIONS.build("drop(p=0.5)"), threads=1)
     item_B, sample_B = np.array([3, 0, 3, 5]), np.array([8, 1, 2, 30])
@@ -110,7 +110,7 @@ def test_training_depends_on_sample_and_seed_and_not_on_batch_mates(files):
     alone, mask_1N = again.batch(item_B[2:3], sample_B=sample_B[2:3], draw=partial(draw, 1))
     assert torch.equal(pixels[2], alone[0])
     assert torch.equal(mask_BN[2], mask_1N[0])
-    assert not torch.equal(pixels[0], pixels[2])  # the same image for another caption
+    assert not torch.equal(pixels[0], pixels[2])  # the same image with another caption
     assert not torch.equal(mask_BN[0], mask_BN[2])
     other, other_mask = data.batch(item_B, sample_B=sample_B, draw=partial(draw, 2))
     assert not torch.equal(pixels, other)
@@ -118,7 +118,7 @@ def test_training_depends_on_sample_and_seed_and_not_on_batch_mates(files):
     assert 16 < mask_BN.sum() < 48
 
 
-def test_the_grid_rule_drops_cells_as_often_as_in_the_code(files):
+def test_grid_drop_rates_match_authors_code(files):
     data = Pixels(files, transform=plain(size=1, cells=256), augment=AUGMENTATIONS.build("grid_drop(p=0.2)"))
     number = np.arange(300)
     mask_BN = data.batch(number % 6, sample_B=number, draw=partial(draw, 0))[1]
@@ -132,14 +132,14 @@ BEFORE = {"vit": 1, "clip": 1, "siglip": 0, "dinov2": 1, "registers": 5}
 def build(folder: Path, **params):
     kind = ENCODERS.get("patches")
     params = {"name": str(folder), **params}
-    assets = json.loads(json.dumps(kind.prepare(**params)))  # as a checkpoint keeps them
+    assets = json.loads(json.dumps(kind.prepare(**params)))  # as stored in a checkpoint
     inside = ", ".join(f"{key}={value!r}" for key, value in params.items())
     encoder = ENCODERS.build(f"patches({inside})", assets)
     return encoder, kind.transform(assets, **params)
 
 
 @pytest.mark.parametrize("name", BEFORE)
-def test_patches_are_the_last_states_of_the_published_model(towers, name):
+def test_patches_match_last_states_of_vision_model(towers, name):
     from transformers import AutoModel
 
     encoder, transform = build(towers[name], width=6, size=32)

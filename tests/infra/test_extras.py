@@ -1,4 +1,4 @@
-"""Extras: every package that is imported belongs to one, and the error for a missing package names it."""
+"""Extras: every imported package belongs to one, and the error for a missing package names it."""
 
 import ast
 import re
@@ -21,7 +21,7 @@ LIGHT = {canonicalize_name(Requirement(text).name) for text in PROJECT["dependen
 
 
 def imported(node: ast.AST, within: str = "") -> set[tuple[str, str]]:
-    """Return the packages that a file imports, each with the extra that a `with needed(extra)` around it names."""
+    """Return the packages that a file imports, each with the extra of an enclosing `with needed(extra)`."""
     found = set()
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
@@ -39,7 +39,7 @@ def imported(node: ast.AST, within: str = "") -> set[tuple[str, str]]:
 
 @cache
 def required(name: str) -> list[Requirement]:
-    """Return what an installed package requires; nothing of one that is not installed."""
+    """Return the requirements of a package; none if it is not installed."""
     with suppress(PackageNotFoundError):
         return [*map(Requirement, distribution(name).requires or [])]
     return []
@@ -47,7 +47,7 @@ def required(name: str) -> list[Requirement]:
 
 @cache
 def brought(extra: str) -> set[str]:
-    """Return the packages of an extra and all that they require, as far as these are installed."""
+    """Return the packages of an extra with transitive requirements, as far as these are installed."""
     found, waiting = set(), [Requirement(f"polypool[{extra}]")]
     while waiting:
         asked = waiting.pop()
@@ -62,7 +62,7 @@ def brought(extra: str) -> set[str]:
     return found
 
 
-def test_every_package_that_is_imported_is_brought_by_the_extra_that_is_named():
+def test_imported_packages_come_with_their_named_extra():
     files = [file for folder in FOLDERS for file in (ROOT / folder).rglob("*.py")]
     uses = {use for file in files for use in imported(ast.parse(file.read_text()))}
     table = {module: extra for extra, modules in EXTRAS.items() for module in modules.split()}
@@ -72,20 +72,20 @@ def test_every_package_that_is_imported_is_brought_by_the_extra_that_is_named():
         package = canonicalize_name(installed.get(module, [names.get(module, module)])[0])
         if package in LIGHT:
             continue
-        assert module in table, f"{module} is of no extra: name it in infra/extras.py"
+        assert module in table, f"{module} belongs to no extra: add it to infra/extras.py"
         from_extra = extra or table[module]
-        assert package in brought(from_extra), f"{module} does not come with {from_extra!r}"
-    assert {*table} <= {module for module, _ in uses}, "imported nowhere"
+        assert package in brought(from_extra), f"the extra {from_extra!r} does not install {module}"
+    assert {*table} <= {module for module, _ in uses}, "infra/extras.py lists a module that is never imported"
     assert ("spacy", "hgr") in uses
 
 
-def test_dependencies_are_torch_and_numpy_and_all_has_what_verbs_need():
+def test_core_is_torch_and_numpy_and_all_covers_extras():
     assert {"numpy", "torch"} == LIGHT
     extras = PROJECT["optional-dependencies"]
     everything = brought("all")
     for extra in EXTRAS:
         assert brought(extra) <= everything
-    assert "polypool[all]" in extras["dev"], "`make env` has every verb"
+    assert "polypool[all]" in extras["dev"], "dev must include all, so that `make env` supports every command"
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_dependencies_are_torch_and_numpy_and_all_has_what_verbs_need():
         (ValueError("tyro"), "^tyro$"),
     ],
 )
-def test_only_the_import_of_a_missing_package_names_its_extra(error, message):
+def test_only_missing_package_errors_name_an_extra(error, message):
     with pytest.raises(Exception, match=message) as raised, needed():
         raise error
     assert isinstance(raised.value, MissingPackageError) == ("extra" in message)

@@ -58,7 +58,7 @@ def written(folder: Path, values: Any) -> Path:
     return path
 
 
-def test_a_record_is_read_back_as_it_was(tmp_path):
+def test_record_round_trips(tmp_path):
     assert read_record(Record, written(tmp_path, asdict(WHOLE)), what="a record") == WHOLE
     few = read_record(Record, written(tmp_path, {"version": 1, "parts": []}), what="a record")
     assert few == Record(version=1, parts=())
@@ -97,7 +97,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("change", "message"), WRONG)
-def test_an_invalid_value_is_named_with_its_file_and_field(change, message, tmp_path):
+def test_invalid_value_error_names_file_and_field(change, message, tmp_path):
     path = written(tmp_path, asdict(WHOLE) | change if isinstance(change, dict) else change)
     with pytest.raises(InputError) as error:
         read_record(Record, path, what="a record")
@@ -106,7 +106,7 @@ def test_an_invalid_value_is_named_with_its_file_and_field(change, message, tmp_
 
 
 @pytest.mark.parametrize("text", ["", "{", "[" * 100_000, '{"version": 1' + "0" * 5000 + "}", "\xff"])
-def test_what_is_no_json_is_refused(text, tmp_path):
+def test_invalid_json_and_missing_file_are_refused(text, tmp_path):
     path = tmp_path / "record.json"
     path.write_bytes(text.encode("latin-1"))
     with pytest.raises(InputError, match=r"record.json: not valid JSON"):
@@ -115,6 +115,6 @@ def test_what_is_no_json_is_refused(text, tmp_path):
         read_record(Record, tmp_path / "none.json", what="a record")
 
 
-def test_a_list_of_records_names_the_place():
+def test_error_in_list_names_the_index():
     with pytest.raises(InputError, match=r"here: \[1\].file is missing"):
         from_plain(tuple[Part, ...], [{"file": "a", "bytes": 1}, {"bytes": 2}], where="here")

@@ -18,7 +18,7 @@ from polypool.infra.files import disk_fault, existing, existing_folder
 from polypool.infra.tracking import METRICS, Log
 
 
-def test_a_path_of_another_kind_is_named(tmp_path):
+def test_wrong_path_kind_is_reported(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "file").touch()
     for look, name, message in (
@@ -35,7 +35,7 @@ LIMIT = 4096
 
 @pytest.fixture
 def small_files() -> Iterator[None]:
-    """No file of this process may be larger than a few thousand bytes."""
+    """Limit files of this process to `LIMIT` bytes."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT, hard))
     yield
@@ -51,7 +51,7 @@ def small_files() -> Iterator[None]:
     ],
 )
 @pytest.mark.usefixtures("small_files")
-def test_whoever_writes_a_disk_that_is_full_is_understood(write, tmp_path):
+def test_full_disk_is_recognised_for_each_library(write, tmp_path):
     with pytest.raises(Exception) as full:  # noqa: PT011 (each library has its own)
         write(tmp_path / "file")
     why = disk_fault(full.value, tmp_path / "not there" / "yet")
@@ -61,7 +61,7 @@ def test_whoever_writes_a_disk_that_is_full_is_understood(write, tmp_path):
 
 
 def beneath(error: Exception, cause: OSError) -> Exception:
-    """Return an error whose cause came from another process."""
+    """Return an error with a pickled cause, as from another process."""
     error.__cause__ = pickle.loads(pickle.dumps(cause))
     return error
 
@@ -89,14 +89,14 @@ DENIED = "cannot be written: Permission denied; make it writable"
         (KeyError(28), None),
     ],
 )
-def test_a_fault_of_the_disk_is_told_from_all_others(error, message):
+def test_disk_faults_are_distinguished_from_other_errors(error, message):
     if message is None:
-        error.__cause__ = error  # a ring ends
+        error.__cause__ = error  # a cycle of causes must end
     assert disk_fault(error, Path("/mine")) == message
 
 
 @pytest.mark.usefixtures("small_files")
-def test_a_log_that_could_not_be_written_goes_on_where_it_ended(tmp_path):
+def test_log_resumes_after_failed_write(tmp_path):
     log = Log(tmp_path)
 
     def log_much() -> None:
@@ -115,4 +115,4 @@ def test_a_log_that_could_not_be_written_goes_on_where_it_ended(tmp_path):
     steps = [entry.step for entry, _ in later.entries()]
     later.close()
     assert kept == list(range(len(kept)))
-    assert steps == [*kept, 2000], "the line that was cut off is none"
+    assert steps == [*kept, 2000], "the truncated line must be dropped"

@@ -31,7 +31,7 @@ print("an end without a newline", end="")
 
 
 def alive(words: str) -> list[str]:
-    """The command lines that have some words, with a NUL after each argument."""
+    """Return the command lines that contain `words`; they have a NUL after each argument."""
     found = []
     for process in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -44,19 +44,19 @@ def alive(words: str) -> list[str]:
 
 
 def folder_of(address: str) -> Path:
-    """The folder of the head whose dashboard has an address; other tests start heads at the same time."""
+    """Return the folder of the head with this dashboard address; other tests run other heads."""
     port = address.rpartition(":")[2]
     (folder,) = {part for words in alive(f"--port={port}\0") for part in re.findall(r"/tmp/pp-\w+", words)}
     return Path(folder)
 
 
 @pytest.mark.slow
-def test_jobs_run_on_a_private_head_that_leaves_nothing_behind():
+def test_private_head_runs_jobs_and_cleans_up():
     with private_head(cpus=1) as head:
         folder = folder_of(head.address)
         assert alive(str(folder))
         shown = job(head, JOB, env={"SAID": "at length"})
-        assert f"home is {ROOT}" in shown, "a job finds its way back to the project"
+        assert f"home is {ROOT}" in shown, "the home of a job must be the project"
         assert any(line.startswith(f"from {folder}") for line in shown)
         assert shown[-2:] == ["SAID is at length", "an end without a newline"]
         with pytest.raises(InputError, match=r"ended as FAILED \(.*exit code 3\); its output"):
@@ -67,7 +67,7 @@ def test_jobs_run_on_a_private_head_that_leaves_nothing_behind():
 
 
 def soon_gone(words: str) -> bool:
-    """Whether no process has some words on its command line, after 30 seconds at most."""
+    """Whether within 30 seconds no process has `words` on its command line."""
     return soon(lambda: not alive(words), seconds=30)
 
 
@@ -94,13 +94,13 @@ def stopped_when_nobody_waits(head: JobServer) -> None:
     assert soon_gone(mark)
 
 
-def test_where_no_job_server_answers_is_said():
+def test_unreachable_job_server_error_names_its_address():
     (port,) = free_ports(1)
     with pytest.raises(InputError, match=f"no job server answers at http://127.0.0.1:{port}"):
         job(JobServer(address=f"http://127.0.0.1:{port}"), "pass")
 
 
-def test_jobs_that_occupy_the_cores_are_named_until_enough_are_free(monkeypatch):
+def test_waiting_message_names_jobs_that_use_the_cores(monkeypatch):
     state, own = ray.util.state, SimpleNamespace(get_job_id=lambda: "03")
     bundles = [{"unit_resources": {"CPU": 2.0}}, {"unit_resources": {"CPU": 1.0}}]
     actors = [
@@ -112,7 +112,7 @@ def test_jobs_that_occupy_the_cores_are_named_until_enough_are_free(monkeypatch)
         SimpleNamespace(job_id="02", submission_id="", entrypoint="python mine.py"),
     ]
 
-    def groups(*, detail, filters):  # Ray lists bundles in detail only
+    def groups(*, detail, filters):  # Ray lists bundles only with `detail`
         return [SimpleNamespace(creator_job_id="01", bundles=bundles if detail else None)]
 
     monkeypatch.setattr(state, "list_placement_groups", groups)
@@ -127,11 +127,11 @@ def test_jobs_that_occupy_the_cores_are_named_until_enough_are_free(monkeypatch)
     )
     assert not _core_users(1)
     own.get_job_id = lambda: "02"
-    assert not _core_users(2), "it has cores already"
+    assert not _core_users(2), "a job that has cores must not wait for cores"
 
 
 @pytest.mark.slow
-def test_a_head_ends_when_its_owner_is_terminated():
+def test_private_head_ends_when_owner_is_terminated():
     code = (
         "from polypool.infra.process.command import command\n"
         "from polypool.infra.ray import private_head\n@command\ndef main():\n"
@@ -144,7 +144,7 @@ def test_a_head_ends_when_its_owner_is_terminated():
     assert soon_gone(str(folder))
 
 
-def test_home_is_refused_to_a_job_that_cannot_find_the_project(monkeypatch, tmp_path):
+def test_home_in_job_needs_project_folder_or_variable(monkeypatch, tmp_path):
     monkeypatch.delenv("POLYPOOL_HOME", raising=False)
     assert paths.home() == Path.cwd()
     monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
@@ -158,7 +158,7 @@ def test_home_is_refused_to_a_job_that_cannot_find_the_project(monkeypatch, tmp_
 
 
 @pytest.mark.parametrize(("folder", "ray"), [("/tmp/short", ""), (f"/tmp/{'x' * 40}", "/tmp")])
-def test_a_long_temporary_folder_is_replaced(monkeypatch, folder, ray):
+def test_long_temporary_folder_is_replaced_for_ray(monkeypatch, folder, ray):
     monkeypatch.delenv("RAY_TMPDIR", raising=False)
     monkeypatch.setenv("TMPDIR", folder)
     _shorten_folder()

@@ -1,4 +1,4 @@
-"""Locks: one process at a time writes a folder, and a killed one holds nothing."""
+"""Locks: only one process at a time writes to a folder, and its lock ends with it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ with lock_folder(sys.argv[1]):
 
 
 def in_another_thread(folder: Path) -> Lock | InputError:
-    """Return the lock that another thread gets, or the error."""
+    """Take the lock in another thread; return it, or the error."""
 
     def take() -> Lock | InputError:
         try:
@@ -36,7 +36,7 @@ def in_another_thread(folder: Path) -> Lock | InputError:
         return pool.submit(take).result()
 
 
-def test_the_second_process_is_told_who_the_first_is_and_a_killed_one_holds_nothing(tmp_path):
+def test_lock_error_names_holder_and_kill_frees_lock(tmp_path):
     with begin_until("taken", "-c", HOLD, str(tmp_path), stdin=subprocess.PIPE) as first:
         with pytest.raises(HeldError) as refused:
             lock_folder(tmp_path)
@@ -46,17 +46,19 @@ def test_the_second_process_is_told_who_the_first_is_and_a_killed_one_holds_noth
         assert holder_of(tmp_path / NAME).startswith(who)
         first.kill()
         first.wait()
-        assert (tmp_path / NAME).exists(), "it removed nothing"
+        assert (tmp_path / NAME).exists(), "a killed process must leave its lock file behind"
         assert holder_of(tmp_path / NAME) == ""
         lock_folder(tmp_path).release()
     assert not (tmp_path / NAME).exists()
 
 
-def test_a_thread_may_take_again_what_it_has_and_another_may_not(tmp_path):
+def test_lock_is_reentrant_for_its_own_thread_only(tmp_path):
     outer = lock_folder(tmp_path)
     with lock_folder(tmp_path / "." / "sub" / ".."):
         assert isinstance(in_another_thread(tmp_path), HeldError)
-    assert f"process {os.getpid()} on" in str(in_another_thread(tmp_path)), "the outer one is still there"
+    assert f"process {os.getpid()} on" in str(in_another_thread(tmp_path)), (
+        "releasing the inner lock must not release the outer one"
+    )
     outer.release()
     assert not (tmp_path / NAME).exists()
     outer.release()
@@ -64,7 +66,7 @@ def test_a_thread_may_take_again_what_it_has_and_another_may_not(tmp_path):
         assert holder_of(tmp_path / NAME)
 
 
-def test_a_folder_that_cannot_be_written_is_one_message(tmp_path):
+def test_unwritable_lock_file_is_reported(tmp_path):
     (tmp_path / NAME).mkdir()
     with pytest.raises(InputError, match=rf"\{NAME}: cannot be written: Is a directory"):
         lock_folder(tmp_path)

@@ -29,7 +29,7 @@ def refused(lock: Path) -> Iterator[None]:
         pool.submit(held.release).result()
 
 
-def test_one_corpus_at_a_time_is_written_to_a_folder(tmp_path):
+def test_corpus_writer_locks_its_folder(tmp_path):
     def items() -> Iterator[Item]:
         for split in ("train", "val", "test"):
             assert (tmp_path / ".lock").exists()
@@ -42,7 +42,7 @@ def test_one_corpus_at_a_time_is_written_to_a_folder(tmp_path):
     assert not (tmp_path / ".lock").exists()
 
 
-def test_one_store_at_a_time_is_written_to_a_folder(tmp_path):
+def test_store_writer_locks_its_folder(tmp_path):
     with refused(tmp_path / ".lock"):
         StoreWriter(tmp_path, dim=3, source={})
     with StoreWriter(tmp_path, dim=3, source={}) as writer:
@@ -55,7 +55,7 @@ def test_one_store_at_a_time_is_written_to_a_folder(tmp_path):
     assert FeatureStore.open(tmp_path).ids.to_pylist() == ["a"]
 
 
-def test_one_export_at_a_time_is_written_to_a_folder(home, tmp_path):
+def test_export_locks_its_output(home, tmp_path):
     run_id = keep_run(make_corpus(home))
     with refused(tmp_path / ".model.lock"):
         export(run_id, tmp_path / "model")

@@ -13,7 +13,7 @@ from polypool.tasks.run import from_json, to_json, to_record
 
 @pytest.fixture
 def plugged(tmp_path, monkeypatch):
-    """A folder for installed packages; calling it makes them visible."""
+    """Return a function that installs packages with the given entry points."""
     monkeypatch.syspath_prepend(tmp_path)
 
     def install(**packages: str) -> None:
@@ -28,7 +28,7 @@ def plugged(tmp_path, monkeypatch):
     return install
 
 
-def test_a_run_names_the_package_of_its_plugged_in_parts_and_only_of_these(plugged):
+def test_run_record_names_packages_of_its_plugins_only(plugged):
     run = replace(toy_run(), aggregator="middle(p=2)", text_aggregator="mean")
     plugged()
     assert to_record(run) == to_json(run)
@@ -40,7 +40,7 @@ def test_a_run_names_the_package_of_its_plugged_in_parts_and_only_of_these(plugg
     assert from_json(record) == run
 
 
-def test_a_part_of_a_package_that_is_not_installed_is_named_with_it(plugged):
+def test_missing_plugin_error_names_its_package(plugged):
     plugged()
     origin = {"kind": "aggregator", "name": "middle", "package": "foo", "version": "1.2"}
     record = json.loads(json.dumps(to_json(replace(toy_run(), aggregator="middle"))))

@@ -1,4 +1,4 @@
-"""Pictures: boxes in them, and the opening of their files."""
+"""Pictures: opening of files, and boxes."""
 
 from __future__ import annotations
 
@@ -35,29 +35,31 @@ def grey(path) -> np.ndarray:
 
 
 def as_before(image: Image.Image) -> np.ndarray:
-    """What transparency and modes came to before pictures were made RGB in strips."""
+    """Reference conversion to RGB, with transparency on white."""
     if image.has_transparency_data:
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
     return np.asarray(image.convert("RGB"))
 
 
-def test_what_is_no_picture_is_told_in_words_at_once_and_nothing_large_is_decoded(tmp_path):
+def test_bad_pictures_are_refused_without_large_decodes(tmp_path):
     expected = write_odd(tmp_path)
     before = resident()
     found = {name: load(tmp_path / name) for name in expected}
     assert resident() - before < 40 << 20
     assert {name: why for name, why in found.items() if expected[name] not in why} == {}
-    assert all(str(tmp_path) not in why for why in found.values()), "reasons are counted by their words"
+    assert all(str(tmp_path) not in why for why in found.values()), (
+        "messages are grouped by text and must contain no path"
+    )
 
 
 def resident() -> int:
-    """Return the most memory that this process ever had, in bytes."""
+    """Return the peak memory of this process in bytes."""
     with open("/proc/self/status") as file:
         return next(int(line.split()[1]) << 10 for line in file if line.startswith("VmHWM"))
 
 
-def test_no_other_program_is_started_for_a_picture(tmp_path):
+def test_loading_a_picture_starts_no_program(tmp_path):
     write_ghost(tmp_path / "ghost.jpg")
     program = (
         "import sys; from polypool.infra.pictures import load\n"
@@ -68,7 +70,7 @@ def test_no_other_program_is_started_for_a_picture(tmp_path):
     assert (code, out.split(":")[0]) == (0, "does not decode as an image")
 
 
-def test_the_bound_is_of_pixels_and_a_jpeg_decodes_small(tmp_path):
+def test_largest_picture_loads_and_jpeg_is_downsampled(tmp_path):
     Image.new("L", (8192, 8192), 90).save(tmp_path / "a.jpg")
     assert MAX_PIXELS == 8192 * 8192
     small = load(tmp_path / "a.jpg", side=320)
@@ -89,7 +91,7 @@ def test_the_bound_is_of_pixels_and_a_jpeg_decodes_small(tmp_path):
         ("bmp", ("1", "L", "P", "RGB")),
     ],
 )
-def test_ordinary_pictures_are_what_they_were_to_the_bit(tmp_path, suffix, modes):
+def test_pixels_match_reference_rgb_conversion(tmp_path, suffix, modes):
     path = tmp_path / f"a.{suffix}"
     for mode in modes:
         noise().convert(mode).save(path)
@@ -97,7 +99,7 @@ def test_ordinary_pictures_are_what_they_were_to_the_bit(tmp_path, suffix, modes
             np.testing.assert_array_equal(np.asarray(load(path)), as_before(ImageOps.exif_transpose(image)))
 
 
-def test_a_picture_is_upright(tmp_path):
+def test_exif_orientation_is_applied(tmp_path):
     for orientation in range(1, 9):
         note = Image.Exif()
         note[0x0112] = orientation
@@ -109,12 +111,12 @@ def test_a_picture_is_upright(tmp_path):
 
 
 @pytest.mark.parametrize(("dtype", "times", "white"), [("u1", 1, False), ("u1", 1, True), ("u2", 257, False)])
-def test_a_ramp_of_eight_or_sixteen_bits_is_a_ramp(tmp_path, dtype, times, white):
+def test_grey_tiffs_of_8_and_16_bits_load_exactly(tmp_path, dtype, times, white):
     path = write_tiff(tmp_path / "a.tif", (RAMP * times).astype(dtype), white=white)
     np.testing.assert_array_equal(grey(path), 255 - RAMP if white else RAMP)
 
 
-def test_numbers_without_a_shade_are_refused(tmp_path):
+def test_unsupported_grey_values_are_refused(tmp_path):
     packed = bytes(RAMP.size * 3 // 2)
     cases = [("i4", {}), ("f4", {}), ("u2", {"packed": packed}), ("u2", {"white": True})]
     for dtype, options in cases:
@@ -125,7 +127,7 @@ def test_numbers_without_a_shade_are_refused(tmp_path):
             rgb(Image.new(mode, (3, 3), value))
 
 
-def test_what_moves_is_no_still_picture(tmp_path):
+def test_animation_is_not_a_still_picture(tmp_path):
     first, second = noise(), noise(seed=1)
     first.save(tmp_path / "still.webp")
     first.save(tmp_path / "moves.webp", save_all=True, append_images=[second])
@@ -152,7 +154,7 @@ KINDS["turned"][1]["exif"][0x112] = 6  # a quarter turn
 
 @pytest.mark.parametrize("side", [0, 90, 30])
 @pytest.mark.parametrize("kind", KINDS)
-def test_pixels_of_a_jpeg_are_those_of_pillow(kind, side, tmp_path):
+def test_jpeg_pixels_match_pillow(kind, side, tmp_path):
     mode, options = KINDS[kind]
     photograph(mode).save(tmp_path / "a.jpg", **options)
     with Image.open(tmp_path / "a.jpg") as image:
@@ -182,7 +184,7 @@ def flips(data: bytes) -> bytes:
         ("gif", flips, 0, "cut short or damaged"),
     ],
 )
-def test_a_damaged_picture_is_refused(suffix, damage: Callable[[bytes], bytes], most, words, tmp_path):
+def test_damaged_picture_is_refused(suffix, damage: Callable[[bytes], bytes], most, words, tmp_path):
     found = []
     for seed in range(6):
         path = tmp_path / f"a.{suffix}"
@@ -194,7 +196,7 @@ def test_a_damaged_picture_is_refused(suffix, damage: Callable[[bytes], bytes], 
     assert all(words in each for each in refused), set(refused)
 
 
-def test_a_digest_finds_what_a_format_does_not(tmp_path):
+def test_digest_detects_change_in_valid_file(tmp_path):
     path = tmp_path / "a.bmp"
     photograph().save(path)
     digest = digest_of(path)
@@ -206,7 +208,7 @@ def test_a_digest_finds_what_a_format_does_not(tmp_path):
 
 
 def by_the_formula(box_N4, score_N, *, most, least, threshold, overlap):
-    """Greedy suppression by loops over boxes with an area."""
+    """Reference: greedy non-maximum suppression in loops, for boxes of nonzero area."""
     left = sorted(range(len(score_N)), key=lambda number: -score_N[number])
     kept = []
     while left and len(kept) < most:
@@ -229,7 +231,7 @@ def over(a, b):
 @pytest.mark.parametrize(
     ("most", "least", "threshold"), [(5, 5, 0.0), (30, 1, 0.6), (30, 12, 0.6), (4, 1, 1.0)]
 )
-def test_regions_are_those_of_greedy_suppression(most, least, threshold, overlap):
+def test_best_regions_match_greedy_suppression(most, least, threshold, overlap):
     for seed in range(5):
         rng = np.random.default_rng(seed)
         corner_N2, side_N2 = rng.random((40, 2)) * 0.5, rng.random((40, 2)) * 0.5 + 0.01
@@ -238,7 +240,7 @@ def test_regions_are_those_of_greedy_suppression(most, least, threshold, overlap
         assert best_regions(box_N4, score_N, **how).tolist() == by_the_formula(box_N4, score_N, **how)
 
 
-def test_boxes_without_an_area_come_last_and_only_where_they_are_needed():
+def test_zero_area_boxes_come_last_and_only_if_needed():
     box_N4 = np.array([[1, 0, 1, 0.5], [0, 0, 0.5, 0.5], [0, 1, 0.3, 1], [0.5, 0.5, 1, 1]])
     score_N = np.array([0.9, 0.2, 0.8, 0.3])
     how = {"most": 4, "threshold": 0.0, "overlap": 0.7}
@@ -246,12 +248,12 @@ def test_boxes_without_an_area_come_last_and_only_where_they_are_needed():
     assert best_regions(box_N4, score_N, least=3, **how).tolist() == [3, 1, 0]
 
 
-def test_centres_become_corners_within_the_picture():
+def test_corners_are_clipped_to_the_picture():
     centre_N4 = np.array([[0.5, 0.4, 0.2, 0.6], [0.1, 0.9, 0.4, 0.4]])
     np.testing.assert_allclose(corners(centre_N4), [[0.4, 0.1, 0.6, 0.7], [0.0, 0.7, 0.3, 1.0]], atol=1e-12)
 
 
-def test_pixels_become_fractions_or_nothing():
+def test_fractions_convert_boxes_or_return_none():
     box_N4 = np.array([[10, 20, 30, 40]], np.float32)
     np.testing.assert_allclose(fractions(box_N4, 1, width=40, height=80), [[0.25, 0.25, 0.75, 0.5]])
     assert fractions(box_N4, 2, width=40, height=80) is None

@@ -32,7 +32,7 @@ from polypool.infra.spec import changed, load_part, modules_of, trust_modules, t
         (r"""a(b='it\'s "x, y"', c=' d ')""", "a", {"b": 'it\'s "x, y"', "c": " d "}),
     ],
 )
-def test_a_spec_is_read_and_written_back(text, name, params):
+def test_spec_text_round_trips(text, name, params):
     spec = Spec.parse(text)
     assert spec == Spec(name, params)
     assert Spec.parse(str(spec)) == spec
@@ -60,9 +60,9 @@ _VALUES = st.recursive(
 
 @settings(max_examples=30, derandomize=True, deadline=None, database=None)
 @given(st.dictionaries(st.sampled_from(["a", "k", "of"]), _VALUES))
-def test_every_spec_reads_back_as_it_was(params):
+def test_random_spec_round_trips(params):
     spec = Spec("gpo", params)
-    assert repr(Spec.parse(str(spec))) == repr(spec), "NaN equals nothing, and is written as it was"
+    assert repr(Spec.parse(str(spec))) == repr(spec), "parsed and written spec differ (repr, as NaN != NaN)"
 
 
 _N = 200_000
@@ -81,14 +81,14 @@ _N = 200_000
     ],
     ids=["spaces behind", "spaces", "name", "key", "spaces within", "brackets", "colons"],
 )
-def test_a_long_text_of_a_strangers_file_is_no_spec_and_takes_no_time(text):
+def test_overlong_spec_is_refused_quickly(text):
     with pytest.raises(InputError, match="characters; at most 10,000 are allowed"):
         Spec.parse(text)
     assert not modules_of([text]) or ":" in text
     assert spec_module._SPEC.fullmatch(text + "!") is None
 
 
-def test_whole_numbers_have_a_bound_and_layers_and_iterations_a_lower_one():
+def test_integers_layers_and_iterations_are_bounded():
     for number in (str(10**30), f"(1, {2**31})", f"-{2**31}"):
         with pytest.raises(InputError, match="whole numbers are below 2,147,483,648"):
             Spec.parse(f"kmax(k={number})")
@@ -106,7 +106,7 @@ def test_whole_numbers_have_a_bound_and_layers_and_iterations_a_lower_one():
     ],
     ids=lambda text: text[:20],
 )
-def test_a_broken_spec_is_refused_and_nothing_in_one_evaluated(text):
+def test_malformed_spec_is_refused_and_never_evaluated(text):
     with pytest.raises(InputError, match="spec"):
         Spec.parse(text)
     with pytest.raises(InputError):
@@ -128,7 +128,7 @@ def test_a_broken_spec_is_refused_and_nothing_in_one_evaluated(text):
         ("polypool.aggregators.ranks.gpo:Missing", "cannot load"),
     ],
 )
-def test_a_wrong_name_or_parameter_says_what_is_right(spec, message):
+def test_wrong_name_or_parameter_error_gives_a_hint(spec, message):
     trust_specs(spec)
     with pytest.raises(InputError, match=message):
         AGGREGATORS.build(spec, 4)
@@ -136,7 +136,7 @@ def test_a_wrong_name_or_parameter_says_what_is_right(spec, message):
 
 @pytest.fixture
 def plugged(monkeypatch):
-    """A registry into which entry points can be put."""
+    """Return a function that makes a registry with the given entry points."""
 
     def make(*points: tuple[str, str]) -> Registry:
         found = [EntryPoint(name=name, value=value, group="polypool.parts") for name, value in points]
@@ -150,10 +150,10 @@ def plugged(monkeypatch):
     return make
 
 
-def test_an_entry_point_is_loaded_when_it_is_used(plugged):
+def test_entry_point_loads_on_first_use(plugged):
     parts = plugged(("outside", "collections:OrderedDict"), ("broken", "no_such_package:Thing"))
     assert parts.names() == ["broken", "outside", "own"]
-    assert parts.built_in() == []  # `own` is registered by this test
+    assert parts.built_in() == []  # `own` is registered by the fixture
     assert parts.get("outside").__name__ == "OrderedDict"
     assert parts.get("own") is list
     with pytest.raises(InputError, match=r"plugged in as 'broken'.*ModuleNotFoundError"):
@@ -161,7 +161,7 @@ def test_an_entry_point_is_loaded_when_it_is_used(plugged):
     assert [name for name, _ in parts.usable()] == ["outside", "own"]
 
 
-def test_a_part_is_found_by_its_module(tmp_path, monkeypatch):
+def test_part_loads_by_module_path(tmp_path, monkeypatch):
     trust_modules("polypool.aggregators.ranks.kmax")
     assert AGGREGATORS.build("polypool.aggregators.ranks.kmax:KMax(k=2)", 4).k == 2
     monkeypatch.chdir(tmp_path)
@@ -170,10 +170,10 @@ def test_a_part_is_found_by_its_module(tmp_path, monkeypatch):
         load_part("only_here:Thing")
 
 
-def test_two_parts_of_one_name_are_an_error(plugged):
+def test_duplicate_part_name_is_refused(plugged):
     twins = [("twin", "collections:OrderedDict"), ("twin", "collections:Counter")]
     parts = plugged(("own", "collections:OrderedDict"), ("other", "collections:Counter"), *twins)
-    parts.register("own")(list)  # the same one again, as when a module is reloaded
+    parts.register("own")(list)  # the same part again, as when a module is reloaded
     with pytest.raises(InputError, match="two parts are called 'own'"):
         parts.register("own")(dict)
     with pytest.raises(InputError, match="two parts are called 'own': builtins:list and a package"):
@@ -190,13 +190,13 @@ def test_two_parts_of_one_name_are_an_error(plugged):
         AGGREGATORS.register("gpo")(list)
 
 
-def test_one_part_may_be_registered_and_plugged_in(plugged):
+def test_same_part_may_be_registered_and_plugged_in(plugged):
     parts = plugged(("own", "builtins:list"), ("twice", "builtins:dict"), ("twice", "builtins : dict"))
     assert parts.get("own") is list
     assert parts.get("twice") is dict
 
 
-def test_the_listing_says_where_everything_comes_from_and_what_is_broken(plugged, tmp_path, monkeypatch):
+def test_listing_shows_origins_and_errors(plugged, tmp_path, monkeypatch):
     (tmp_path / "a_script.py").write_text("import sys\nsys.exit(3)\n")
     monkeypatch.syspath_prepend(tmp_path)
     parts = plugged(
@@ -213,7 +213,7 @@ def test_the_listing_says_where_everything_comes_from_and_what_is_broken(plugged
     assert (gpo.origins, gpo.error) == (("built in",), "")
 
 
-def test_names_are_read_without_importing_the_parts():
+def test_reading_names_does_not_import_torch():
     read = (
         "import sys; from polypool.infra.registry import KINDS; names = [r.names() for r in KINDS.values()]"
     )
@@ -222,7 +222,7 @@ def test_names_are_read_without_importing_the_parts():
 
 
 @pytest.mark.parametrize("kind", [kind for kind, parts in KINDS.items() if not parts.light])
-def test_the_names_read_from_files_are_those_that_importing_them_registers(kind):
+def test_names_parsed_from_files_match_registered_names(kind):
     parts = KINDS[kind]
     fresh = Registry(parts.kind, package=parts.package, rooms=parts.rooms, decorator=parts.decorator)
     packages = [f"{parts.package}.{room}" for room in parts.rooms] or [parts.package]
@@ -244,11 +244,11 @@ def test_the_names_read_from_files_are_those_that_importing_them_registers(kind)
         ("a", {"b": "None", "c": None, "d": "gpo(k=1)"}, "a(b='None', c=None, d=gpo(k=1))"),
     ],
 )
-def test_a_spec_is_changed_by_its_parameters(spec, params, expected):
+def test_changed_replaces_or_adds_parameters(spec, params, expected):
     assert changed(spec, **params) == expected
     assert Spec.parse(expected).params.items() >= params.items()
 
 
-def test_a_spec_loses_parameters():
+def test_without_removes_parameters():
     assert without("a(b=1, c='x, b=2')", "b", "d") == "a(c='x, b=2')"
     assert without("a(b=1)", "b") == "a"

@@ -32,7 +32,7 @@ from polypool.tasks.run import Data
         ("", "."),
     ],
 )
-def test_a_path_of_this_machine(given, meant):
+def test_local_paths_and_file_urls_are_parsed(given, meant):
     assert local(given) == place(given) == Path(meant)
 
 
@@ -46,7 +46,7 @@ def test_a_path_of_this_machine(given, meant):
         ("hf://datasets/me/coco@main/regions", "hf://datasets/me/coco@main/regions"),
     ],
 )
-def test_a_url_of_object_storage(given, meant):
+def test_object_storage_urls_are_normalised(given, meant):
     found = place(given)
     assert str(found) == meant
     assert place(found) is found
@@ -79,7 +79,7 @@ NO_PASSWORD = NO_SETTINGS = "holds no user, password and settings"
         ("https://host/data?signature=hidden", "nothing is read from"),
     ],
 )
-def test_a_url_that_is_refused_shows_no_secrets(given, why):
+def test_refused_url_message_hides_secrets(given, why):
     for use in (place, lambda given: Data(dataset="mine", corpus="data", features=str(given))):
         with pytest.raises(InputError, match=why) as refused:
             use(given)
@@ -106,7 +106,7 @@ URL = "ftp://host/data"
         lambda url: Data(dataset="mine", corpus="data", features=str(url)),
     ],
 )
-def test_every_door_refuses_a_url_and_makes_nothing(use, tmp_path, monkeypatch):
+def test_unsupported_url_is_refused_and_creates_nothing(use, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match="ftp://") as refused:
         use(URL)
@@ -114,7 +114,7 @@ def test_every_door_refuses_a_url_and_makes_nothing(use, tmp_path, monkeypatch):
     assert not [*tmp_path.iterdir()]
 
 
-def test_files_are_copied_once_and_verified(bucket, tmp_path):
+def test_files_are_downloaded_once_and_verified(bucket, tmp_path):
     contents_of = {"a": b"first", "b": b"second"}
     (tmp_path / "data").mkdir()
     for name, data in contents_of.items():
@@ -132,10 +132,10 @@ def test_files_are_copied_once_and_verified(bucket, tmp_path):
     (tmp_path / "data" / "a").write_bytes(b"other")
     bucket.put(tmp_path / "data", "data")
     changed = fetch(url, files | {"a": hashlib.sha256(b"other").hexdigest()})
-    assert (changed / "a").read_bytes() == b"other", "what was written anew is copied anew"
+    assert (changed / "a").read_bytes() == b"other", "a changed file must be downloaded again"
 
 
-def test_storage_that_lacks_a_file_refuses_or_is_away(bucket, monkeypatch):
+def test_missing_and_forbidden_files_raise_different_errors(bucket, monkeypatch):
     with pytest.raises(AbsentError, match=r"s3://.*/nowhere.json: no such file; expected it"):
         read_json(place(f"{bucket.url}/nowhere.json"), what="it")
     bucket.server.faults.append(Fault(key="b.json", status="403 Forbidden", method="HEAD", times=99))
@@ -144,7 +144,7 @@ def test_storage_that_lacks_a_file_refuses_or_is_away(bucket, monkeypatch):
     assert "\n" not in str(refused.value)
 
 
-def test_a_store_is_written_as_it_would_be_here(bucket, tmp_path):
+def test_remote_store_equals_local_store(bucket, tmp_path):
     sets = make_sets(40)
     for at in (f"{bucket.url}/store", tmp_path / "here"):
         with store_writer(at) as to:
@@ -158,7 +158,7 @@ def test_a_store_is_written_as_it_would_be_here(bucket, tmp_path):
         store_writer(f"{bucket.url}/store")
 
 
-def test_an_upload_that_fails_goes_on(bucket, tmp_path):
+def test_failed_upload_can_be_resumed(bucket, tmp_path):
     sets, fault = make_sets(40), Fault(method="PUT", key="manifest.json", times=99)
     bucket.server.faults.append(fault)
     with pytest.raises(InputError, match="cannot be written"), store_writer(f"{bucket.url}/store") as to:
@@ -179,6 +179,6 @@ def test_an_upload_that_fails_goes_on(bucket, tmp_path):
         ("hf://datasets/user/name@refs%2Fpr%2F1", ("user/name", "dataset", "refs/pr/1", "")),
     ],
 )
-def test_parts_of_a_hub_url(url, expected):
+def test_hub_url_is_parsed(url, expected):
     found = Repository.of(place(url))
     assert (found.id, found.options["repo_type"], found.options["revision"], found.folder) == expected

@@ -3,7 +3,7 @@ from __future__ import annotations
 from polypool.infra.text_tables import Table, aligned, as_latex, as_markdown, as_text
 
 
-def test_numbers_stand_right_and_labels_left_and_blanks_after_numbers_keep_their_place():
+def test_numbers_align_right_and_labels_left():
     lines = aligned(
         ["name", "a\nscore", "b"], [["x", "1.0*", "[0, 1]"], ["long name", "10.0 ", ""]], width=60
     )
@@ -16,20 +16,20 @@ def test_numbers_stand_right_and_labels_left_and_blanks_after_numbers_keep_their
     ]
 
 
-def test_the_first_column_alone_is_wrapped_to_fit():
+def test_only_first_column_is_wrapped():
     lines = aligned(["name", "score"], [["slots of men " + "y" * 30, "12.345 ± 0.001"]], width=30)
     assert max(map(len, lines)) <= 30
     assert "12.345 ± 0.001" in lines[2]
     assert "".join("".join(lines[2:]).split()).count("y") == 30
 
 
-def test_columns_can_be_set_left_and_rows_left_out():
+def test_columns_may_align_left_and_rows_be_empty():
     lines = aligned(["a", "b", "c"], [["x", "1", "note"], ["y", "22", "n"]], width=60, left=(0, 2))
     assert lines[2:] == ["x   1  note", "y  22  n"]
     assert aligned(["a", "b"], [], width=60)[0] == "a  b"
 
 
-def test_wide_tables_go_on_below_and_stay_within_120_columns():
+def test_wide_text_tables_split_at_120_characters():
     header = ("aggregator", *(f"task_{k}\ndata set {k}" for k in range(12)))
     table = Table(
         title="wide", header=header, rows=((("slots(k=4, heads=2), " * 3), *["100.0 ± 10.0"] * 12),), label=32

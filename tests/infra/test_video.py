@@ -1,4 +1,4 @@
-"""Videos: containers, frames, and the process that decodes."""
+"""Videos: containers, frames, and the decoder process."""
 
 from __future__ import annotations
 
@@ -50,9 +50,7 @@ from polypool.infra.video import (
 )
 
 COUNT = 50
-both = pytest.mark.skipif(
-    len(HERE) < 2, reason="decord has no wheel for this machine, so there is nothing to compare"
-)
+both = pytest.mark.skipif(len(HERE) < 2, reason="needs both decoders; decord has no wheel for this machine")
 
 
 @pytest.fixture(scope="module")
@@ -60,12 +58,12 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_clip(tmp_path_factory.mktemp("clips") / "a.mp4", COUNT)
 
 
-def test_every_length_chooses_the_frames_of_the_authors_code(golden):
+def test_choose_frames_matches_authors_code(golden):
     for count, row in enumerate(np.load(golden / "hgr_graph_inputs.npz")["frame_select"], start=1):
         assert choose_frames(count, 20).tolist() == row[row >= 0].tolist()
 
 
-def test_every_16th_frame_gives_as_many_as_hgr_released():
+def test_sample_frames_takes_every_nth_frame():
     assert len(sample_frames(300, every=16)) == 19
     for count in range(1, 70):
         assert sample_frames(count, every=16).tolist() == [n for n in range(count) if n % 16 == 0]
@@ -77,7 +75,7 @@ def test_every_16th_frame_gives_as_many_as_hgr_released():
 @pytest.mark.parametrize(
     ("every", "at_most"), [(1, None), (1, 20), (1, 1), (1, 51), (16, None), (7, 3), (51, None)]
 )
-def test_the_frames_asked_for_come_in_order_with_their_times(clip, every, at_most):
+def test_requested_frames_come_in_order_with_times(clip, every, at_most):
     found = [*frames(str(clip), every=every, at_most=at_most)]
     wanted = sample_frames(COUNT, every=every, at_most=at_most)
     x_THW3 = np.stack([frame.x_HW3 for frame in found])
@@ -97,13 +95,13 @@ def test_both_decoders_give_the_same_pixels(tmp_path, suffix, codec):
 
 
 @pytest.mark.parametrize("decoder", HERE)
-def test_a_clip_that_was_filmed_sideways_is_turned_upright(clip, tmp_path, decoder):
+def test_rotated_clip_is_decoded_upright(clip, tmp_path, decoder):
     plain = decoded(clip, at_most=4, decoder=decoder)
     upright = decoded(turned(clip, tmp_path / "turned.mp4"), at_most=4, decoder=decoder)
     np.testing.assert_array_equal(upright, np.rot90(plain, -1, axes=(1, 2)))
 
 
-def test_times_begin_with_the_first_frame(clip, tmp_path):
+def test_times_are_relative_to_the_first_frame(clip, tmp_path):
     later = Timeline.of(str(remuxed(clip, tmp_path / "later.mp4", shift=5)))
     assert [round(later.seconds(n), 3) for n in (0, 1, 8)] == [0.0, 0.125, 1.0]
     late = Timeline(count=3, times=(5, 6, 9), keys=(0,), codec="h264", unit=0.5)
@@ -112,7 +110,7 @@ def test_times_begin_with_the_first_frame(clip, tmp_path):
     assert [untimed.seconds(n) for n in range(3)] == [0.0, 0.04, 0.08]
 
 
-def test_a_single_frame_is_a_video_and_so_is_an_animation(tmp_path):
+def test_single_frame_and_animated_gif_decode_as_videos(tmp_path):
     first, *others = map(Image.fromarray, pictures(5))
     first.save(tmp_path / "a.gif", save_all=True, append_images=others)
     one = write_clip(tmp_path / "one.mp4", 1)
@@ -122,7 +120,7 @@ def test_a_single_frame_is_a_video_and_so_is_an_animation(tmp_path):
             assert np.abs(x_THW3.astype(int) - pictures(count)).mean() < 12
 
 
-def test_a_folder_of_frames_is_a_video_in_the_order_of_its_numbers(clip, tmp_path):
+def test_frame_folder_is_read_in_numeric_order(clip, tmp_path):
     names = ["2-img9.png", "2-img10.png", "2-img100.PNG", "10-img1.webp", "10-img2.bmp"]
     shown_TVV3 = pictures(len(names))
     for name, x_HW3 in zip(names, shown_TVV3, strict=True):
@@ -143,7 +141,7 @@ def test_a_folder_of_frames_is_a_video_in_the_order_of_its_numbers(clip, tmp_pat
         assert len(shown(reader, clip)) == COUNT
 
 
-def test_a_decoder_that_is_not_there_is_said(tmp_path, monkeypatch):
+def test_missing_decoder_message_names_the_extra(tmp_path, monkeypatch):
     assert choose_decoder() == "av"
     assert describe_decoder("av") == f"av {av.__version__}"
     (tmp_path / "decord.py").write_text("raise OSError('a library is missing')")
@@ -156,14 +154,14 @@ def test_a_decoder_that_is_not_there_is_said(tmp_path, monkeypatch):
 
 
 def everything(path: Path) -> np.ndarray:
-    """Return all frames of a clip, by a plain loop."""
+    """Return all frames of a clip, decoded by a plain loop."""
     with av.open(str(path)) as container:
         return np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)])
 
 
 @pytest.fixture
 def counting(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The calls of the decoder: a frame decoded, or all counted from the first."""
+    """Record each decoded frame and each fallback to decoding from the first frame."""
     done: list[str] = []
     check, counted = video._check, video._counted
 
@@ -187,7 +185,7 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         *(("a.webm", "libvpx-vp9"), ("a.mp4", "libsvtav1")),
     ],
 )
-def test_only_what_leads_to_a_frame_is_decoded(tmp_path, counting, name, codec):
+def test_decoding_starts_at_the_nearest_key_frame(tmp_path, counting, name, codec):
     path = write_clip(tmp_path / name, 120, codec=codec, pan=True)
     whole = everything(path)
     assert len(whole) == 120
@@ -206,20 +204,20 @@ def test_only_what_leads_to_a_frame_is_decoded(tmp_path, counting, name, codec):
         *(("a.wmv", "mpeg4"), ("b.avi", "libx264"), ("a.mp4", "libsvtav1")),
     ],
 )
-def test_frames_of_files_with_wrong_times_or_that_decord_misreads_are_right(tmp_path, name, codec):
+def test_frames_are_correct_despite_wrong_times_or_decord_bugs(tmp_path, name, codec):
     path = write_clip(tmp_path / name, 40, codec=codec, pan=True)
     whole = everything(path)
     assert len(whole) == 40
     for decoder, at_most in product(HERE, (40, 7)):
         found = decoded(path, at_most=at_most, decoder=decoder)
         np.testing.assert_array_equal(found, whole[choose_frames(40, at_most)])
-    if name == "b.avi":  # packets in another order, and a rate
+    if name == "b.avi":  # packets out of display order: times follow the frame rate
         seconds = [frame.seconds for frame in frames(str(path))]
         np.testing.assert_allclose(seconds, np.arange(40) / 8, atol=1e-6)
 
 
 @pytest.mark.parametrize("codec", ["mpeg4", "libx264"])
-def test_frames_that_an_avi_file_drops_are_not_missing(tmp_path, codec):
+def test_dropped_avi_frames_do_not_count_as_missing(tmp_path, codec):
     times = [0, 1, 2, 5, 6, 7, 10, 11, 12, 13, 20, 21, 22, 23, 24, 30]
     path = write_clip(tmp_path / "a.avi", len(times), codec=codec, pan=True, times=times)
     whole = everything(path)
@@ -234,7 +232,7 @@ def test_frames_that_an_avi_file_drops_are_not_missing(tmp_path, codec):
         decoded(path)
 
 
-def test_a_file_that_names_places_where_decoding_cannot_begin_is_read_from_the_first(tmp_path, counting):
+def test_false_key_frames_force_decoding_from_the_first(tmp_path, counting):
     plain = write_clip(tmp_path / "plain.mp4", 60, codec="mpeg4", pan=True)
     liar = remuxed(plain, tmp_path / "liar.mp4", keys=True)
     assert len(Timeline.of(str(liar)).keys) == 60
@@ -243,7 +241,7 @@ def test_a_file_that_names_places_where_decoding_cannot_begin_is_read_from_the_f
 
 
 @pytest.mark.parametrize("codec", ["mpeg4", "libx264"])
-def test_frames_that_are_not_to_be_shown_are_not_counted(tmp_path, codec):
+def test_frames_before_the_start_time_are_not_counted(tmp_path, codec):
     plain = write_clip(tmp_path / "plain.mp4", 60, codec=codec, pan=True)
     later = remuxed(plain, tmp_path / "later.mp4", shift=5)
     whole = everything(later)
@@ -256,13 +254,13 @@ def test_frames_that_are_not_to_be_shown_are_not_counted(tmp_path, codec):
 @pytest.mark.parametrize(
     "times",
     [
-        tuple(range(1, 61)),  # AVI numbers frames as they are decoded, and H.264 shows them in another order
+        tuple(range(1, 61)),  # AVI numbers frames in decoding order, which is not H.264's display order
         None,
         (1,) * 60,
     ],
     ids=["another order", "missing", "double"],
 )
-def test_times_that_frames_do_not_come_by_are_found_out(tmp_path, counting, monkeypatch, times):
+def test_wrong_or_missing_timestamps_are_detected(tmp_path, counting, monkeypatch, times):
     path = write_clip(tmp_path / "a.avi", 60, pan=True)
     said = Timeline(count=60, times=times, keys=(0,), codec="h264", unit=0.125)
     monkeypatch.setattr(video.Timeline, "of", lambda _: said)
@@ -270,7 +268,7 @@ def test_times_that_frames_do_not_come_by_are_found_out(tmp_path, counting, monk
     assert "from the first" in counting
 
 
-def test_frames_of_vp8_that_nobody_sees_are_not_counted(tmp_path):
+def test_hidden_vp8_frames_are_not_counted(tmp_path):
     plain = write_clip(tmp_path / "plain.webm", 40, codec="libvpx", pan=True)
     hidden = remuxed(plain, tmp_path / "hidden.webm", hide=17)
     whole = everything(plain)
@@ -280,7 +278,7 @@ def test_frames_of_vp8_that_nobody_sees_are_not_counted(tmp_path):
 
 
 def words(path: Path, **how) -> str:
-    """Return why a file gives no frames; "" where it gives some."""
+    """Return the reason why a file has no usable frames; "" if it has some."""
     try:
         decoded(path, at_most=12, **how)
     except BadVideo as bad:
@@ -288,7 +286,7 @@ def words(path: Path, **how) -> str:
     return ""
 
 
-def test_playlists_and_scripts_have_no_other_file_read(tmp_path):
+def test_playlists_and_addresses_read_no_other_files(tmp_path):
     clip = write_clip(tmp_path / "private.mp4", 12)
     for path in write_lists(tmp_path, clip):
         assert words(path).startswith("does not decode as a video"), path.name
@@ -296,14 +294,14 @@ def test_playlists_and_scripts_have_no_other_file_read(tmp_path):
         assert words(address) == "no such file", address
 
 
-def test_a_file_is_read_whose_name_is_an_address(tmp_path, monkeypatch):
+def test_file_named_like_an_address_is_read(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_clip(tmp_path / "a.mp4", 12).rename("concat:a.mp4")
     for decoder in HERE:
         assert len(decoded("concat:a.mp4", decoder=decoder)) == 12
 
 
-def test_a_frame_of_any_size_is_not_decoded(tmp_path, monkeypatch):
+def test_oversized_frames_are_refused(tmp_path, monkeypatch):
     clip = write_clip(tmp_path / "a.mp4", 3)
     monkeypatch.setattr(video, "MAX_PIXELS", 64 * 48)
     assert words(clip) == ""
@@ -314,8 +312,8 @@ def test_a_frame_of_any_size_is_not_decoded(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "codec", "unseen"), [("a.avi", "mpeg4", 0), ("a.mp4", "libx264", 2), ("a.mp4", "libsvtav1", 3)]
 )
-def test_frames_that_a_decoder_made_up_are_not_taken_for_good(tmp_path, name, codec, unseen):
-    """64 bytes are lost at each of sixty places. H.264 has no checksum; how much is read as meant differs by CPU."""
+def test_damage_concealed_by_decoder_is_detected(tmp_path, name, codec, unseen):
+    """Zero 64 bytes at sixty offsets. H.264 has no checksum; which errors go unnoticed differs by CPU."""
     path = write_clip(tmp_path / name, 48, codec=codec, pan=True)
     truth, whole = decoded(path, at_most=12), path.read_bytes()
     refused = wrong = 0
@@ -330,24 +328,24 @@ def test_frames_that_a_decoder_made_up_are_not_taken_for_good(tmp_path, name, co
 
 
 @pytest.mark.parametrize("name", ["a.webm", "a.mkv", "a.avi", "a.mp4"])
-def test_a_file_that_was_cut_off_anywhere_gives_no_frames(tmp_path, name):
+def test_truncated_file_is_refused(tmp_path, name):
     codec = {"a.webm": "libvpx-vp9", "a.avi": "mpeg4"}.get(name, "libx264")
     path = write_clip(tmp_path / name, 48, codec=codec)
     whole = path.read_bytes()
-    end = whole.rindex(b"idx1") if name == "a.avi" else len(whole)  # the index may be made again
+    end = whole.rindex(b"idx1") if name == "a.avi" else len(whole)  # a lost index can be rebuilt
     for at in np.linspace(1, end - 100, 40).astype(int).tolist():
         path.write_bytes(whole[:at])
         assert words(path), at
 
 
 @pytest.mark.parametrize("codec", ["mpeg4", "libx264"])
-def test_a_clip_that_begins_with_what_builds_on_a_frame_before_it_gives_none(tmp_path, codec):
+def test_clip_without_its_first_key_frame_is_refused(tmp_path, codec):
     clip = write_clip(tmp_path / "a.mp4", 30, codec=codec, pan=True)
     for name in ("b.mp4", "b.mkv"):
         assert words(headless(clip, tmp_path / name)) == FEWER
 
 
-def test_the_end_of_matroska_that_its_writer_did_not_know_is_no_damage(tmp_path):
+def test_matroska_file_of_unknown_size_is_accepted(tmp_path):
     path = write_clip(tmp_path / "a.mkv", 12)
     whole = bytearray(path.read_bytes())
     at = whole.index(b"\x18\x53\x80\x67") + 4
@@ -357,13 +355,13 @@ def test_the_end_of_matroska_that_its_writer_did_not_know_is_no_damage(tmp_path)
 
 
 @pytest.mark.parametrize("decoder", HERE)
-def test_bad_files_are_told_in_words_and_do_no_harm_to_the_next(clip, tmp_path, decoder):
+def test_bad_file_is_explained_and_reader_continues(clip, tmp_path, decoder):
     bad = write_bad(tmp_path)
     with closing(VideoReader(decoder=decoder)) as reader:
         for name, words in bad.items():
             with pytest.raises(BadVideo, match=words) as error:
                 list(reader.frames(tmp_path / name, at_most=20))
-            assert str(tmp_path) not in str(error.value)  # reasons are counted by their words
+            assert str(tmp_path) not in str(error.value)  # messages are grouped by text
             assert len(list(reader.frames(clip, at_most=20))) == 20
 
 
@@ -372,7 +370,7 @@ def shown(reader: VideoReader, path: Path, **which: object) -> np.ndarray:
 
 
 @pytest.mark.parametrize("decoder", HERE)
-def test_the_process_gives_the_same_frames_in_bounded_memory(clip, decoder):
+def test_reader_matches_direct_decoding_with_memory_limit(clip, decoder):
     with closing(VideoReader(decoder=decoder, timeout=30)) as reader:
         for at_most in (None, 7):
             found = shown(reader, clip, at_most=at_most)
@@ -388,7 +386,7 @@ def hanging(clip, tmp_path) -> Path:
     return Path(shutil.copy(clip, tmp_path / "hang.mp4"))
 
 
-def test_a_decoder_that_hangs_is_killed_and_the_next_video_works(clip, hanging):
+def test_hung_decoder_is_killed_and_restarted(clip, hanging):
     with closing(VideoReader(decoder="av", program=server())) as reader:
         assert len(list(reader.frames(clip, at_most=5))) == 5
         process, reader.timeout = reader._running[0], 0.5
@@ -405,7 +403,7 @@ def test_a_decoder_that_hangs_is_killed_and_the_next_video_works(clip, hanging):
         np.testing.assert_array_equal(shown(reader, clip, at_most=5), expected)
 
 
-def test_a_video_that_is_left_halfway_does_not_run_into_the_next(clip, tmp_path):
+def test_abandoned_video_does_not_leak_into_the_next(clip, tmp_path):
     other = write_clip(tmp_path / "other.mp4", 3, seed=1)
     with closing(VideoReader(decoder="av")) as reader:
         first = reader.frames(clip)
@@ -414,7 +412,7 @@ def test_a_video_that_is_left_halfway_does_not_run_into_the_next(clip, tmp_path)
         np.testing.assert_array_equal(shown(reader, other), decoded(other, decoder="av"))
 
 
-def test_a_process_that_does_not_start_is_nobody_s_video(clip):
+def test_decoder_start_failure_is_not_a_bad_video(clip):
     with (
         closing(VideoReader(decoder="av", program=[sys.executable, "-c", "raise SystemExit(3)"])) as reader,
         pytest.raises(RuntimeError, match=r"does not start: the decoder ended \(exit status 3\)"),
@@ -422,7 +420,7 @@ def test_a_process_that_does_not_start_is_nobody_s_video(clip):
         list(reader.frames(clip))
 
 
-def test_a_process_that_hangs_and_was_forgotten_ends_itself(hanging):
+def test_unsupervised_hung_decoder_ends_itself(hanging):
     ours, theirs = socket.socketpair()
     command = [*server(timeout=0.1, spare=0.4), str(theirs.fileno())]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
@@ -431,8 +429,8 @@ def test_a_process_that_hangs_and_was_forgotten_ends_itself(hanging):
         assert process.wait(60) == -signal.SIGALRM
 
 
-def test_a_video_that_takes_too_much_memory_costs_itself_alone(clip, tmp_path, monkeypatch):
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # others have room of their own, which counts
+def test_out_of_memory_video_does_not_affect_others(clip, tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # address space of further threads counts, too
     large = write_clip(tmp_path / "large.mp4", 2, scale=64)
     with closing(VideoReader(decoder="av", program=server(memory=320 << 20))) as reader:
         for _ in range(2):

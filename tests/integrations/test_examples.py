@@ -1,4 +1,4 @@
-"""The examples of other frameworks, as a reader runs them, on captions of Flickr8k and MiniLM."""
+"""Example scripts for other frameworks, run with Flickr8k captions and MiniLM."""
 
 import subprocess
 import sys
@@ -19,13 +19,13 @@ def run(name: str, *words: object, shared: Path, folder: Path) -> str:
     return done.stdout
 
 
-def test_a_plain_loop_lowers_its_loss(shared, tmp_path):
+def test_torch_loop_example_lowers_its_loss(shared, tmp_path):
     losses = [float(line) for line in run("torch_loop.py", 4, shared=shared, folder=tmp_path).split()]
     assert len(losses) == 4
     assert losses[-1] < losses[0]
 
 
-def test_a_sentence_transformer_is_trained_saved_and_loaded_by_its_own_class(shared, tmp_path):
+def test_sentence_transformers_example_trains_and_reloads(shared, tmp_path):
     st = pytest.importorskip("sentence_transformers")
     run("sentence_pooling.py", tmp_path / "out", 2, shared=shared, folder=tmp_path)
     model = st.SentenceTransformer(str(tmp_path / "out"), device="cpu", trust_remote_code=True)

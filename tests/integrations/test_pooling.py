@@ -8,7 +8,7 @@ from polypool.infra.errors import InputError
 from polypool.integrations.pool import Pool
 
 
-def test_a_tensor_is_pooled_with_and_without_a_mask():
+def test_pool_works_with_and_without_mask():
     pool, x_BND = Pool("gpo", 8), torch.randn(3, 5, 8)
     mask_BN = torch.tensor([[1, 1, 1, 0, 0], [1, 0, 0, 0, 0], [1, 1, 1, 1, 1]])
     whole = torch.ones(3, 5, dtype=torch.bool)
@@ -19,13 +19,13 @@ def test_a_tensor_is_pooled_with_and_without_a_mask():
 
 
 @pytest.mark.parametrize("spec", ["late", "xpool", "map(k=2)", "probabilistic"])
-def test_other_than_one_vector_of_a_set_alone_is_refused(spec):
+def test_pool_requires_one_vector_per_set(spec):
     with pytest.raises(InputError, match="does not return one vector per set"):
         Pool(spec, 16)
 
 
 @pytest.mark.parametrize("spec", ["mean", "gpo", "map"])
-def test_a_pooling_of_sentence_transformers_is_saved_and_loaded(spec, tmp_path):
+def test_sentence_transformers_pooling_saves_and_loads(spec, tmp_path):
     pytest.importorskip(
         "sentence_transformers", reason="not installed (pip install 'polypool[integrations]')"
     )
@@ -44,7 +44,7 @@ def test_a_pooling_of_sentence_transformers_is_saved_and_loaded(spec, tmp_path):
     assert pooling.get_embedding_dimension() == 16
 
 
-def test_a_saved_sentence_transformer_is_loaded(tmp_path):
+def test_reloaded_sentence_transformer_encodes_identically(tmp_path):
     st = pytest.importorskip(
         "sentence_transformers", reason="not installed (pip install 'polypool[integrations]')"
     )

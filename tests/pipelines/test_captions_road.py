@@ -1,4 +1,4 @@
-"""Captions of somebody's own in files of their splits, and features called otherwise, as a user walks."""
+"""User workflow: own captions with one file per split, and features under other names."""
 
 import json
 from dataclasses import replace
@@ -20,7 +20,7 @@ COLORS = ("red", "green", "blue", "white", "black")
 
 
 def split_files(folder: Path, column: str, path: str) -> list[str]:
-    """Write a table for each split, six captions a row; return what `--file` takes."""
+    """Write a table per split with six captions per row; return the values of `--file`."""
     for split, numbers in SPLITS.items():
         rows = [
             {column: path.format(n), "captions": [f"{k} {COLORS[n % 5]} things" for k in range(6)]}
@@ -31,7 +31,7 @@ def split_files(folder: Path, column: str, path: str) -> list[str]:
 
 
 def pictures(folder: Path) -> Run:
-    """Ingest photographs and features that are called by COCO's names; return a run on them."""
+    """Ingest photographs, and features with COCO's file names; return a run on them."""
     (folder / "photos").mkdir()
     (folder / "in").mkdir()
     for n in range(10):
@@ -46,7 +46,7 @@ def pictures(folder: Path) -> Run:
 
 
 def videos(folder: Path) -> Run:
-    """Ingest clips, AVI files with dropped frames among them, and extract features; return a run on them."""
+    """Ingest AVI clips with dropped frames and extract features; return a run on them."""
     (folder / "clips").mkdir()
     for n in range(10):
         write_clip(folder / "clips" / f"{n}.avi", 6, codec="mpeg4", seed=n % 5, times=[0, 1, 4, 5, 6, 9])
@@ -65,7 +65,7 @@ def run_on(recipe: str, corpus: Path, features: Path) -> Run:
     return read_run(recipe, [*words, "--optim.epochs", "16", "--optim.batch", "12", "--optim.lr", "0.001"])
 
 
-def test_all_captions_are_used_or_counted_as_unused(tmp_path, capsys):
+def test_unused_captions_are_counted(tmp_path, capsys):
     run = pictures(tmp_path)
     adapter = prepare(run)
     sizes = {split: len(adapter.data(split).texts) for split in SPLITS}
@@ -81,7 +81,7 @@ def test_all_captions_are_used_or_counted_as_unused(tmp_path, capsys):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [pictures, videos])
-def test_the_road_from_files_to_a_search(kind, new_home):
+def test_own_captions_workflow_from_files_to_search(kind, new_home):
     run = kind(new_home)
     run_id = start(run)
     word = COLORS[8 % 5]

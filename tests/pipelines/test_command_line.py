@@ -16,7 +16,7 @@ from polypool.pipelines.recipes.arguments import recipe_list
 from polypool.pipelines.recipes.load import published_text
 
 
-def test_a_recipe_is_read_with_its_overrides():
+def test_recipe_overrides_are_parsed():
     run = parse(["coco_mini", "--aggregator", "kmax(k=3)", "--seed", "4", "--optim.lr", "1e-4"])
     assert (run.recipe, run.aggregator, run.seed, run.optim.lr) == ("coco_mini", "kmax(k=3)", 4, 1e-4)
     assert run == replace(pp.recipe("coco_mini"), aggregator="kmax(k=3)", seed=4, optim=run.optim)
@@ -26,7 +26,7 @@ def test_a_recipe_is_read_with_its_overrides():
     assert parse(["coco_region_grid_bert"]).seeded() == [("coco_region_bert", 0), ("coco_grid_bert", 0)]
 
 
-def test_the_list_shows_the_recipes_and_what_they_aim_at(capsys):
+def test_list_shows_recipes_with_published_results(capsys):
     with pytest.raises(SystemExit) as ended:
         parse(["--list"])
     assert ended.value.code == 0
@@ -37,11 +37,11 @@ def test_the_list_shows_the_recipes_and_what_they_aim_at(capsys):
         assert published_text(made.published, made.source) in line
 
 
-def test_recipes_are_listed_by_the_data_that_they_need(tmp_path, monkeypatch):
+def test_recipe_list_is_grouped_by_required_data(tmp_path, monkeypatch):
     monkeypatch.setenv("POLYPOOL_HOME", str(tmp_path))
 
     def titles() -> dict[str, str]:
-        """Return the heading that each recipe stands under."""
+        """Return the heading of each recipe."""
         groups = [group.splitlines() for group in recipe_list().split("\n\n")]
         return {line.split()[0]: title for title, *lines in groups for line in lines}
 
@@ -64,7 +64,7 @@ def test_recipes_are_listed_by_the_data_that_they_need(tmp_path, monkeypatch):
     assert f"{len(here) - len(ready)} recipes on other data: polypool train --list" in short
 
 
-def test_options_of_all_verbs_may_come_first(monkeypatch, capsys):
+def test_global_options_may_precede_verb(monkeypatch, capsys):
     seen = []
     monkeypatch.setattr("polypool.pipelines.commands.runs.main", lambda: seen.append(sys.argv[1:]))
     for words in (
@@ -89,7 +89,7 @@ def test_options_of_all_verbs_may_come_first(monkeypatch, capsys):
         ("--help >/dev/full", 1, "", "error: the output cannot be written: No space left on device\n"),
     ],
 )
-def test_a_stream_that_takes_nothing_is_no_traceback(words, code, out, error):
+def test_unwritable_output_gives_no_traceback(words, code, out, error):
     done = subprocess.run(
         ["bash", "-c", f"{sys.executable} -m polypool {words}"],
         cwd=ROOT,
@@ -102,7 +102,7 @@ def test_a_stream_that_takes_nothing_is_no_traceback(words, code, out, error):
 
 @pytest.fixture
 def nowhere(tmp_path, monkeypatch):
-    """An empty folder to be in, and nothing in the environment that leads out of it."""
+    """Change to an empty folder and unset environment variables that name other places."""
     monkeypatch.chdir(tmp_path)
     for name in ("POLYPOOL_HOME", "MLFLOW_TRACKING_URI", "RAY_ADDRESS"):
         monkeypatch.delenv(name, raising=False)
@@ -126,13 +126,13 @@ def nowhere(tmp_path, monkeypatch):
         (["ingest", "karpathy", "--json", "none.json", "--images", ".", "--out", "corpus"], "none.json"),
     ],
 )
-def test_bad_input_is_one_message_and_code_2(words, message, nowhere):
+def test_bad_input_exits_2_with_one_message(words, message, nowhere):
     code, _, error = called(*words)
     assert (code, message in error) == (2, True), error
 
 
 @pytest.mark.parametrize("verb", sorted(verbs()))
-def test_the_help_of_every_verb_says_what_its_defaults_mean(verb):
+def test_verb_help_shows_no_empty_defaults(verb):
     code, shown, _ = called(verb, *(["coco_mini"] if verb == "train" else []), "--help")
     assert code == 0
     shown = " ".join(shown.split())
@@ -140,7 +140,7 @@ def test_the_help_of_every_verb_says_what_its_defaults_mean(verb):
     assert "(default: )" not in shown
 
 
-def test_the_help_of_extract_names_every_backbone():
+def test_extract_help_names_every_backbone():
     described = " ".join(extract.__doc__.split()).partition("backbone: ")[2].partition(" dtype: ")[0]
     assert all(re.search(rf"\b{name}\b", described) for name in BACKBONES.names())
 
@@ -160,7 +160,7 @@ def test_the_help_of_extract_names_every_backbone():
         ["compare", "tables", "ftp://host/x.md"],
     ],
 )
-def test_a_url_that_cannot_be_served_is_one_line_and_code_2(words, tmp_path, monkeypatch):
+def test_unsupported_url_exits_2_with_one_line(words, tmp_path, monkeypatch):
     monkeypatch.setenv("POLYPOOL_HOME", str(tmp_path))
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""Captions in scripts without spaces, and captions longer than a language model's positions, as a user walks."""
+"""User workflow: captions in scripts without spaces, or longer than a model's positions."""
 
 import json
 from pathlib import Path
@@ -18,11 +18,11 @@ WORDS = {
     "th": ("สุนัข{}บนหญ้า", "บนหญ้าสุนัข{}", "แดง เขียว ฟ้า ขาว ดำ"),
     "en": ("{} " * 40, "{} " * 40, "dog run the and one"),
 }
-"""Of a language a caption in training, another one of the same words, and what they name."""
+"""Per language: a training caption, an evaluation caption of the same words, and the words for five kinds."""
 
 
 def captioned(folder: Path, language: str, *words: str) -> Run:
-    """Ingest thirty pictures' features, of five kinds, with captions that name the kind; return a run on them."""
+    """Ingest features of 30 pictures of five kinds with captions that name the kind; return a run."""
     seen, new, kinds = WORDS[language]
     rows = [
         {
@@ -44,7 +44,7 @@ def captioned(folder: Path, language: str, *words: str) -> Run:
     )
 
 
-def test_words_of_a_script_without_spaces_are_learned(tmp_path, capsys):
+def test_thai_words_without_spaces_are_learned(tmp_path, capsys):
     run = captioned(tmp_path, "th", "--optim.epochs", 8)
     trainer = trainer_of(run, tmp_path, adapter=prepare(run))
     trainer.train()
@@ -62,7 +62,7 @@ def test_words_of_a_script_without_spaces_are_learned(tmp_path, capsys):
         ("en", "one one", "note: of 5 images any order looks plausible"),
     ],
 )
-def test_the_road_from_files_to_a_search(language, query, said, new_home, capfd):
+def test_language_workflow_from_files_to_search(language, query, said, new_home, capfd):
     text = ()
     if language == "en":
         name = save_bert(new_home / "bert", positions=16)

@@ -1,4 +1,4 @@
-"""Relative paths: typed ones start at the current folder, a recipe's at the home; a run records absolute ones."""
+"""Relative paths start at the current folder if typed, at the home in recipes; runs record absolute ones."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SMALL = ("--optim.epochs", "1", "--no-figures")
 
 
 class Looked(Aggregator):
-    """An aggregator of a plug-in that reads a file."""
+    """Plug-in aggregator that reads a file."""
 
     def __init__(self, dim: int, *, table: FilePath = "", then: str = "mean") -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Looked(Aggregator):
 
 @pytest.fixture
 def places(tmp_path, monkeypatch) -> tuple[Path, Path]:
-    """The home, and another folder, which is the current one."""
+    """Return the home and the current folder."""
     for name in ("home", "there"):
         (tmp_path / name / "data").mkdir(parents=True)
     monkeypatch.setenv("POLYPOOL_HOME", str(tmp_path / "home"))
@@ -49,7 +49,7 @@ def places(tmp_path, monkeypatch) -> tuple[Path, Path]:
 
 
 def write_glove(path: Path, words: tuple[str, ...], *, dim: int) -> dict[str, torch.Tensor]:
-    """Write a GloVe file, and return its vectors."""
+    """Write a GloVe file; return its vectors."""
     vectors = {
         word: torch.randn(dim, generator=torch.Generator().manual_seed(n)) for n, word in enumerate(words)
     }
@@ -57,7 +57,7 @@ def write_glove(path: Path, words: tuple[str, ...], *, dim: int) -> dict[str, to
     return vectors
 
 
-def test_the_paths_of_built_in_parts_are_known_without_an_import():
+def test_path_parameters_are_known_without_import():
     types, found = {"FilePath": FilePath, "ModelName": ModelName}, set()
     for registry in KINDS.values():
         for name in registry.built_in():
@@ -88,14 +88,14 @@ def test_the_paths_of_built_in_parts_are_known_without_an_import():
         (AGGREGATORS, "", ""),
     ],
 )
-def test_the_paths_of_a_spec_become_absolute(registry, spec, absolute, places):
+def test_spec_paths_become_absolute(registry, spec, absolute, places):
     pp.infra.spec.trust_specs(spec or "mean")
     found = registry.located(spec, here)
     assert found == absolute.format(there=places[1])
     assert registry.located(found, home) == found
 
 
-def test_a_recipe_starts_at_the_home_and_what_is_typed_at_the_current_folder(places, tmp_path):
+def test_recipe_paths_start_at_home_and_typed_paths_at_cwd(places, tmp_path):
     at, there = places
     own = read_run("msrvtt_hgr", [])
     assert (own.data.corpus, own.data.features) == (f"{at}/data/msrvtt", f"{at}/data/msrvtt/resnet152")
@@ -131,19 +131,19 @@ def test_a_recipe_starts_at_the_home_and_what_is_typed_at_the_current_folder(pla
     assert all(member.data.corpus.startswith(f"{at}/data/") for member in joint.members.values())
 
 
-def test_runs_of_several_machines_stay_comparable(places, tmp_path):
+def test_runs_from_different_machines_are_comparable(places, tmp_path):
     at, _ = places
     run = read_run("msrvtt_hgr", [])
     assert located(portable(run, at), home) == run
     assert portable(run, at) == pp.infra.registry.RECIPES.get("msrvtt_hgr")()
     other = located(portable(run, at), lambda: Path("/other"))
     assert comparable(other, "/other") == comparable(run, at)
-    assert at_home(other, "/other") == run  # whose folder is on the other machine
+    assert at_home(other, "/other") == run  # the home of another machine
     assert at_home(run, str(at)) == run
-    assert at_home(portable(run, at), "") == run  # of an exported model
+    assert at_home(portable(run, at), "") == run  # an exported model has no home
 
 
-def test_a_run_finds_its_data_from_every_folder(places, tmp_path, monkeypatch):
+def test_run_finds_its_data_from_any_folder(places, tmp_path, monkeypatch):
     at, there = places
     made = make_corpus(there / "data", train=8, val=4, test=5, dim=7)
     vectors = write_glove(at / "data/glove.txt", ("dog", "cat"), dim=8)
@@ -186,7 +186,7 @@ def test_a_run_finds_its_data_from_every_folder(places, tmp_path, monkeypatch):
     assert pp.load("model").scores is not None
 
 
-def test_a_home_gets_a_rayignore_of_its_own(places, monkeypatch):
+def test_rayignore_excludes_written_data_from_jobs(places, monkeypatch):
     at, there = places
     make_corpus(there / "data")
     for written in ("s3://b/c", at.parent / "data", at, there):
@@ -211,8 +211,8 @@ def test_a_home_gets_a_rayignore_of_its_own(places, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_recipe_with_glove_and_role_graphs_trains_on_two_workers_of_a_job(places):
-    """The job of docs/train.md, from a folder that is not the home."""
+def test_glove_and_role_graph_recipe_trains_as_two_worker_job(places):
+    """Run the job of docs/train.md from a folder other than the home."""
     at, there = places
     made = make_corpus(at / "data", train=8, val=4, test=4, dim=7)
     (at / "data/corpus").rename(at / "data/msrvtt")
@@ -237,7 +237,7 @@ def test_a_recipe_with_glove_and_role_graphs_trains_on_two_workers_of_a_job(plac
     shown: list[str] = []
 
     async def run_after(holder: list[str], head: JobServer, env: dict[str, str]) -> None:
-        """Run the job while another one holds all cores for some time."""
+        """Start the job while another one occupies all cores."""
         holding = asyncio.Event()
         first = head.run(holder, folder=there, env={}, show=lambda line: line == "holding" and holding.set())
         task = asyncio.create_task(first)

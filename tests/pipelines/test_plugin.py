@@ -114,19 +114,19 @@ from polypool.tasks.datasets import Reader, Reading
 
 
 def example(kind: type) -> str:
-    """Return the code in a class's docstring, as somebody would copy it."""
+    """Return the example code in a class's docstring."""
     return dedent(kind.__doc__.partition("::\n")[2])
 
 
 def guide() -> str:
-    """Return the aggregator of CONTRIBUTING.md, as somebody would copy it."""
+    """Return the example aggregator of CONTRIBUTING.md."""
     text = (TESTS.parent / "CONTRIBUTING.md").read_text()
     return re.search(r"```python\n(.*?)```", text, re.DOTALL)[1]
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory) -> Path:
-    """A folder that the package is installed in, away from the environment and without a network."""
+    """Install the package into a separate folder, without a network; return the folder."""
     source, site = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("site")
     (source / "word_pool").mkdir()
     task = (TESTS / "template_task.py").read_text()
@@ -150,23 +150,23 @@ def site(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def plugged(site, monkeypatch):
-    """The package on the path, and registries that have not looked for plug-ins yet; nothing of it stays in them."""
+    """Put the package on the path, with plug-ins not discovered yet; restore the registries afterwards."""
     for registry in KINDS.values():
-        registry.names()  # those of before
+        registry.names()  # discover other plug-ins first
         monkeypatch.setattr(registry, "_plugins", {})
         monkeypatch.setattr(registry, "_discovered", False)
     monkeypatch.syspath_prepend(str(site))
     importlib.invalidate_caches()
     before = {kind: dict(registry._parts) for kind, registry in KINDS.items()}
     yield site
-    for kind, registry in KINDS.items():  # what is built in is imported once, and has to stay known
+    for kind, registry in KINDS.items():  # built-in parts register only on first import
         built_in = {name: part for name, part in registry._parts.items() if registry._built_in(part)}
         registry._parts = before[kind] | built_in
     for name in [name for name in sys.modules if name.partition(".")[0] == "word_pool"]:
         del sys.modules[name]
 
 
-def test_generated_pages_are_of_built_in_parts_alone(plugged):
+def test_generated_pages_list_only_built_in_parts(plugged):
     assert "median" in AGGREGATORS.names()
     assert "`halves`" not in part_list(KINDS["encoder"])
     assert "`kmax`" in part_list(AGGREGATORS)
@@ -179,7 +179,7 @@ def home(new_home, plugged):
 
 @pytest.fixture
 def said(home):
-    """Call a verb in this process, and return its output, or the error line of a refused one."""
+    """Call verbs in this process; return the output, or the error line if refused."""
 
     def give(verb: str, *words: object, refused: bool = False) -> str:
         code, out, error = called(verb, *words)
@@ -193,7 +193,7 @@ def said(home):
     return give
 
 
-def test_every_verb_takes_its_task_or_says_in_a_line_why_not(home, said):
+def test_verbs_accept_or_refuse_plugin_task(home, said):
     retrieval = make_corpus(home, train=24, val=12, test=20)
     assert "error" not in said("check", "first_word", "--recipe", "first_words", "--aggregator", "median")
     trained = [said("train", "first_words", "--aggregator", name) for name in ("median", "mean")]
@@ -245,12 +245,12 @@ def test_every_verb_takes_its_task_or_says_in_a_line_why_not(home, said):
 @pytest.mark.parametrize(
     "name", ["first_word", "halves(standardise=True)", "median", "word_pool.task:FirstWord(place=3)", "lines"]
 )
-def test_its_parts_are_checked(plugged, name):
+def test_plugin_parts_pass_their_checks(plugged, name):
     assert [str(outcome) for outcome in outcomes(name) if not outcome.passed] == []
 
 
 @pytest.mark.parametrize("name", ["lines", "word_pool.reader:Lines"])
-def test_its_reader_is_a_verb_of_ingest(home, said, name):
+def test_ingest_accepts_plugin_reader(home, said, name):
     table = home / "mine.txt"
     table.write_text("".join(f"{n}.png\tthe picture {n}\n" for n in range(3)))
     assert "3 items (train 3), 3 captions" in said("ingest", name, "--file", table, "--out", home / "read")
@@ -259,7 +259,7 @@ def test_its_reader_is_a_verb_of_ingest(home, said, name):
     assert "the following arguments are required" not in said("check", name)
 
 
-def test_what_is_broken_in_it_is_named_and_the_rest_works(plugged):
+def test_broken_plugin_parts_are_named_and_others_work(plugged):
     found = listing("aggregator").splitlines()
     lines = {line.split()[0]: line for line in found[1:]}
     assert lines["median"].endswith("  word-pool 1.2 (word_pool.parts:Median)")
@@ -290,14 +290,14 @@ def verb(site: Path, name: str, *words: str, code: int = 0, **more: str) -> str:
     return out + err
 
 
-def test_a_new_process_finds_it(site):
+def test_new_process_discovers_plugin(site):
     refused = verb(site, "check", "broken", code=2)
     assert "it needs a licence" in refused
     assert "Traceback" not in refused
 
 
 @pytest.mark.slow
-def test_its_recipe_is_swept_with_its_aggregator(home, plugged):
+def test_plugin_recipe_is_swept_with_plugin_aggregator(home, plugged):
     make_corpus(home, train=24, val=12, test=20)
     start.start(derive(RECIPES.get("first_words")(), aggregator="mean", optim={"epochs": 1}))
     words = "--recipes first_words --aggregators median mean --optim.epochs 1 --cpus 1"
@@ -310,7 +310,7 @@ def test_its_recipe_is_swept_with_its_aggregator(home, plugged):
     assert swept.tags["task"] == "first_word"
 
 
-def test_a_run_with_its_encoder_and_aggregator_is_searched(home):
+def test_search_works_with_plugin_encoder_and_aggregator(home):
     run = replace(
         make_corpus(home, train=24, val=12, test=20), visual="halves(width=16)", aggregator="median"
     )

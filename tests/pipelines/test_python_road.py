@@ -1,4 +1,4 @@
-"""The Python API from a user's table to a search, and messages about its options."""
+"""User workflow in Python from a table to a search, and messages about invalid arguments."""
 
 import pytest
 from describing import in_this_process
@@ -10,7 +10,7 @@ from polypool.infra.errors import InputError
 COLORS = ("red", "green", "blue", "white", "black")
 
 
-def test_from_a_table_to_a_search(tmp_path, monkeypatch):
+def test_python_workflow_from_table_to_search(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
     (tmp_path / "photos").mkdir()
@@ -46,7 +46,7 @@ def test_from_a_table_to_a_search(tmp_path, monkeypatch):
         (lambda: pp.extract("nowhere", out="x"), "nowhere"),
     ],
 )
-def test_a_wrong_option_is_named(call, message, tmp_path, monkeypatch):
+def test_invalid_arguments_are_named(call, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=message):
         call()

@@ -1,4 +1,4 @@
-"""Questions of somebody's own, from a table to a leaderboard's file, as a user walks; test_vqa.py has a fast one."""
+"""User workflow: own questions from a table to a leaderboard file; test_vqa.py has a fast version."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ SPLITS = ["train"] * 6 + ["val"] * 3 + ["test"] * 3 + ["test-dev"] * 3
 
 
 def table(folder: Path) -> Path:
-    """Write a table of a question about each of 15 pictures of one colour; test-dev has no answers."""
+    """Write a table with a question about each of 15 one-colour pictures; test-dev has no answers."""
     (folder / "photos").mkdir()
     (folder / "cells" / "photos").mkdir(parents=True)
     lines = ["image,question,answer,split"]
@@ -38,7 +38,7 @@ def table(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def walked(home) -> str:
-    """Walk from a table to a trained run; return its id."""
+    """Ingest a table and features and train a run; return its id."""
     said = ingested("table", "--file", table(home), "--out", home / "data" / "mine")
     assert "12 with 1; scored by the protocol exact-match" in said
     assert "3 with none" in said
@@ -49,7 +49,7 @@ def walked(home) -> str:
     return start(read_run("vqa", [*places, "--aggregator", "mean", *optim, "--no-figures"]))
 
 
-def test_questions_of_a_table_are_numbered_by_its_rows(walked, home):
+def test_question_ids_are_table_row_numbers(walked, home):
     corpus = QuestionCorpus.open(home / "data" / "mine")
     first = corpus.questions("train")[:2]
     assert [(each.id, each.answers, each.label) for each in first] == [
@@ -59,10 +59,10 @@ def test_questions_of_a_table_are_numbered_by_its_rows(walked, home):
     assert corpus.questions("test-dev")[0].answers == ()
 
 
-def test_one_answer_a_question_can_be_answered_wholly_right(walked, home):
+def test_single_answer_questions_use_exact_match(walked, home):
     run = Tracker.attach(tracking_uri(home), walked, running=False)
     metrics = run.metrics()
-    assert metrics["exact-match/accuracy"] == metrics["test/score"] == 100  # at most 0 by VQA's rule
+    assert metrics["exact-match/accuracy"] == metrics["test/score"] == 100  # VQA's rule would give 0
     assert (run.tag("protocol"), "vqa/accuracy" in metrics) == ("exact-match", False)
     assert not {"exact-match/accuracy_2017"} & {*metrics}
     for words in (
@@ -77,7 +77,7 @@ def test_one_answer_a_question_can_be_answered_wholly_right(walked, home):
     assert (code, "--protocol exact-match" in err) == (2, True), err
 
 
-def test_questions_without_answers_give_a_file_whose_path_is_printed(walked):
+def test_unanswered_questions_give_a_results_file(walked):
     code, out, err = called("evaluate", walked, "--split", "test-dev")
     assert code == 0, err
     (line,) = [line for line in out.splitlines() if line.startswith("vqa_test-dev_results.json: ")]
@@ -85,7 +85,7 @@ def test_questions_without_answers_give_a_file_whose_path_is_printed(walked):
     assert said == [{"question_id": 13 + n, "answer": color} for n, color in enumerate(COLORS)]
 
 
-def test_ten_answers_keep_the_rule_for_ten(home):
+def test_ten_answer_questions_use_vqa_protocol(home):
     rows = [
         {"image_id": n, "question": "What?", "answers": ["red"] * 10, "split": split}
         for n, split in enumerate(SPLITS[:12])

@@ -1,4 +1,4 @@
-"""Every field of every file that is read back, with a value of another type: refused by file and field, or right."""
+"""Replace each field of each stored file: values of a wrong type are refused with file and field."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -28,14 +28,14 @@ STRANGE = [
     *(None, True, 7, -1, 0.5, 10**400, "text", "", "\ud800"),
     *([], [None], ["a", 1], {}, {"a": None}, {"a": [1]}),
 ]
-"""Values that replace a field, a quarter of them in turn."""
+"""Replacement values; each field is tried with a quarter of them, in rotation."""
 GONE = object()
 
 Path_ = tuple[str | int, ...]
 
 
 def places(values: Any, at: Path_ = ()) -> Iterator[Path_]:
-    """Yield where the fields of JSON values are; of a list, the first element stands for all."""
+    """Yield the path of each field of JSON values; of a list, only of the first element."""
     if at:
         yield at
     if isinstance(values, list):
@@ -45,7 +45,7 @@ def places(values: Any, at: Path_ = ()) -> Iterator[Path_]:
 
 
 def swapped(values: Any, at: Path_, value: Any) -> Any:
-    """Return JSON values with another one at a place, or none there."""
+    """Return a copy of JSON values with one field replaced, or deleted if `GONE`."""
     changed = deepcopy(values)
     inside = changed
     for key in at[:-1]:
@@ -58,7 +58,7 @@ def swapped(values: Any, at: Path_, value: Any) -> Any:
 
 
 def alike(values: Any, at: Path_, value: Any) -> bool:
-    """Whether a value is of the type of the one at a place, or may be None instead of it."""
+    """Whether a value has the type of the field at a path, or is an allowed None."""
     for key in at:
         values = values[key]
     if isinstance(values, float):
@@ -68,13 +68,13 @@ def alike(values: Any, at: Path_, value: Any) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class File:
-    """A file that a small run made.
+    """A file written by a small run.
 
     Attributes:
-        name: stands in messages.
+        name: its name in messages.
         values: its content.
-        read: reads and uses other content in its place.
-        free: prefixes of fields of any type, such as the source of a corpus.
+        read: reads and uses the given content instead.
+        free: prefixes of fields that accept any type, such as the source of a corpus.
     """
 
     name: str
@@ -84,7 +84,7 @@ class File:
 
 
 def written(path: Path, read: Callable[[], object]) -> Callable[[Any], object]:
-    """Return what writes values into a file, reads it, and puts it back."""
+    """Return a function that writes values to a file, reads it and restores it."""
 
     def go(values: Any) -> object:
         before = path.read_bytes()
@@ -115,7 +115,7 @@ def model_files(folder: Path, run: Run) -> Iterator[File]:
             name=name,
             values=json.loads((folder / name).read_text()),
             read=written(folder / name, used),
-            # transformers makes a model of a configuration, or not; epochs may be fractions
+            # transformers validates its own configurations; milestones may be fractional
             free=("text.config.", "visual.config.", "optim.milestones["),
         )
 
@@ -184,7 +184,7 @@ NAMES = (
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_field_of_another_type_is_named_or_right(name, files):
+def test_mistyped_field_is_refused_by_name(name, files):
     file, wrong, tried = files[name], [], 0
     file.read(file.values)
     for number, at in enumerate(places(file.values)):
@@ -198,7 +198,7 @@ def test_a_field_of_another_type_is_named_or_right(name, files):
                 file.read(swapped(file.values, at, value))
             except InputError as error:
                 named = file.name in str(error) and str(at[0]) in str(error)
-                if not named and not right:  # of the right type, it may go against something else
+                if not named and not right:  # a right type may break another rule
                     wrong.append(f"{case}: {error}")
             except Exception as error:
                 wrong.append(f"{case}: {type(error).__name__}: {error}")
@@ -206,4 +206,4 @@ def test_a_field_of_another_type_is_named_or_right(name, files):
                 if not right:
                     wrong.append(f"{case}: accepted")
     assert tried > 10
-    assert not wrong, f"{len(wrong)} of {tried}:\n" + "\n".join(wrong[:60])
+    assert not wrong, f"{len(wrong)} of {tried} values are mishandled:\n" + "\n".join(wrong[:60])

@@ -1,4 +1,4 @@
-"""The whole way on real photographs, as a user goes it: about five minutes, run by `make test-real`."""
+"""User workflow on real photographs: about five minutes, run by `make test-real`."""
 
 import os
 
@@ -40,7 +40,7 @@ def home(shared, tmp_path_factory):
 
 @pytest.mark.real
 @pytest.mark.parametrize("aggregator", ["mean", "max", "gpo"])
-def test_an_aggregator_finds_real_photographs(home, aggregator):
+def test_aggregator_reaches_rsum_on_real_photographs(home, aggregator):
     verb("train", "coco_mini", "--aggregator", aggregator, "--experiment", aggregator)
     (run,) = find_runs(tracking_uri(home), aggregator)
     assert run.metrics["test/chance"] < 4

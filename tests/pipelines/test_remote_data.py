@@ -1,4 +1,4 @@
-"""Corpora, features and models in object storage: read as those here, and written by verbs."""
+"""Corpora, features and models in object storage: read like local ones, and written by verbs."""
 
 import json
 import shutil
@@ -33,7 +33,7 @@ def here(new_home, monkeypatch) -> None:
 
 
 def moved(run: Run, bucket: Bucket) -> Run:
-    """Return the run on a copy of its data in a bucket; the data here is deleted."""
+    """Return the run on a copy of its data in a bucket; the local data is deleted."""
     data = run.data
     folders = {name: Path(getattr(data, name)) for name in ("corpus", "features", "texts")}
     urls = {name: bucket.put(folder, f"data/{name}") for name, folder in folders.items()}
@@ -41,9 +41,9 @@ def moved(run: Run, bucket: Bucket) -> Run:
     return replace(run, data=replace(data, **urls))
 
 
-def test_a_run_on_remote_data_ends_as_one_on_local_data(bucket, tmp_path, capsys, monkeypatch):
+def test_remote_and_local_data_give_equal_results(bucket, tmp_path, capsys, monkeypatch):
     bert = save_bert(tmp_path / "tiny-bert")
-    monkeypatch.chdir(tmp_path)  # where search finds it by its name
+    monkeypatch.chdir(tmp_path)  # search finds the text model from here
     corpus = make_corpus(tmp_path / "data", train=16, val=4, test=6)
     run = with_texts(corpus, tmp_path / "data" / "texts", f"bert(name={bert!r})")
     run = replace(run, optim=replace(run.optim, epochs=1), figures=False)
@@ -75,9 +75,9 @@ def items(word: str) -> list[Item]:
     return [Item(id=str(n), split="train", captions=(f"{word} {n}", "")) for n in range(3)]
 
 
-def test_a_corpus_is_written_and_replaced(bucket, tmp_path):
+def test_remote_corpus_is_written_and_replaced(bucket, tmp_path):
     url = f"{bucket.url}/corpus"
-    for word in ("one", "two"):  # of one size
+    for word in ("one", "two"):  # equal file sizes
         write_corpus(url, items(word), source={}, tolerance=LOOSE)
         write_corpus(tmp_path / word, items(word), source={}, tolerance=LOOSE)
         assert Corpus.open(url).items("train") == Corpus.open(tmp_path / word).items("train")
@@ -86,7 +86,7 @@ def test_a_corpus_is_written_and_replaced(bucket, tmp_path):
     assert all(bucket.read(f"corpus/{name}") == (tmp_path / "two" / name).read_bytes() for name in names)
 
 
-def test_ingest_writes_a_store_and_says_where(bucket, tmp_path):
+def test_ingest_writes_feature_store_to_bucket(bucket, tmp_path):
     (tmp_path / "arrays").mkdir()
     for n in range(3):
         np.save(tmp_path / "arrays" / f"{n}.npy", np.full((2, 4), n, np.float32))
@@ -105,7 +105,7 @@ def test_ingest_writes_a_store_and_says_where(bucket, tmp_path):
     assert not [*(cache_folder() / "writing").glob("*/*")]
 
 
-def test_a_model_is_exported_loaded_and_cached(bucket, tmp_path, capsys):
+def test_exported_remote_model_is_loaded_and_cached(bucket, tmp_path, capsys):
     run_id, url = keep_run(make_corpus(tmp_path, train=8, val=2, test=2)), f"{bucket.url}/models/mine"
     assert exit_code(export.main, run_id, "--out", url) == 0
     said = capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Specs in data name registered parts alone: code of untrusted modules never runs."""
+"""Specs in data may name only registered parts: code of untrusted modules never runs."""
 
 import json
 import os
@@ -72,7 +72,7 @@ def run(home) -> Run:
 
 @pytest.fixture(scope="module")
 def kept(run) -> str:
-    """A run that was recorded; its files are damaged in turn and put back."""
+    """Return the id of a recorded run, whose `files` tests change and restore."""
     run_id = keep_run(run)
     Tracker.attach(polypool_uri(), run_id, running=False).json("run.json", to_json(run))
     return run_id
@@ -84,7 +84,7 @@ def polypool_uri() -> str:
 
 @pytest.fixture
 def files(kept) -> Path:
-    """The folder of the run's artifacts, which anybody who writes to a shared server can change."""
+    """The run's artifacts, which everybody with write access to a shared server can change."""
     folder = Tracker.attach(polypool_uri(), kept, running=False).download("run.json").parent
     before = {path: path.read_bytes() for path in folder.rglob("*.json")}
     yield folder
@@ -100,7 +100,7 @@ def change(path: Path, **fields: object) -> None:
         write_digests(path.parent, [*json.loads(digests.read_text())])
 
 
-def test_the_attack_of_an_exported_folder_runs_nothing(files, tmp_path):
+def test_tampered_export_runs_no_code(files, tmp_path):
     folder, command = tmp_path / "model", tmp_path / "command-ran"
     shutil.copytree(files / "model", folder)
     change(folder / "run.json", text="os:system")
@@ -130,7 +130,7 @@ FIELDS = [name for name, _ in specs(replace(toy_run(), regularisers=("mmd",)))]
         "hgr(a=(1, ['x(b=hostile:Thing)']), c={'d': 'hostile:made'})",
     ],
 )
-def test_no_field_of_a_run_names_code(field, spec, run, marker):
+def test_untrusted_code_in_run_fields_is_refused(field, spec, run, marker):
     values = json.loads(json.dumps(to_json(run)))
     if field == "regularisers[0]":
         values["regularisers"] = [spec]
@@ -157,10 +157,10 @@ VERBS = {
 
 
 @pytest.mark.parametrize("name", VERBS)
-def test_every_verb_refuses_a_run_that_names_code(name, files, kept, marker, tmp_path):
+def test_verbs_refuse_runs_that_name_untrusted_code(name, files, kept, marker, tmp_path):
     file, verb, *words = VERBS[name]
     change(files / file, aggregator="hostile:Thing")
-    if name == "resume":  # a finished run is left as it is
+    if name == "resume":  # a finished run is not resumed
         Tracker.attach(polypool_uri(), kept, running=False).finish("KILLED")
     code, _, said = called(verb, *(word.format(id=kept, tmp=tmp_path) for word in words))
     assert (code, len(said.splitlines())) == (2, 1)
@@ -170,7 +170,7 @@ def test_every_verb_refuses_a_run_that_names_code(name, files, kept, marker, tmp
     assert not (tmp_path / "out").exists()
 
 
-def test_a_sweep_does_not_take_up_a_run_that_names_code(files, kept, run, marker):
+def test_sweep_ignores_runs_that_name_untrusted_code(files, kept, run, marker):
     change(files / "run.json", aggregator="hostile:Thing")
     (record,) = (record for record in records_of("polypool") if record.run_id == kept)
     record = replace(record, status="FINISHED")
@@ -180,7 +180,7 @@ def test_a_sweep_does_not_take_up_a_run_that_names_code(files, kept, run, marker
     assert not marker.exists()
 
 
-def test_a_store_s_backbone_is_not_called(tmp_path, marker):
+def test_untrusted_backbone_of_store_is_not_called(tmp_path, marker):
     run, cells = with_pictures(tmp_path, train=4, val=2, test=3), tmp_path / "cells"
     replace(Manifest.read(cells), source={"extractor": {"backbone": "hostile:made"}}).write(cells)
     noise().save(tmp_path / "a.png")
@@ -194,7 +194,7 @@ def test_a_store_s_backbone_is_not_called(tmp_path, marker):
         finder.find(Query(file=tmp_path / "a.png"), 3)
 
 
-def test_a_plug_in_is_recorded_and_loads_again_where_it_is_trusted(run, home, tmp_path, monkeypatch):
+def test_plugin_run_records_and_requires_trust(run, home, tmp_path, monkeypatch):
     mine = replace(run, aggregator="mine_parts:Thing", text_aggregator="gcn(then=mine_parts:Thing)")
     (tmp_path / "mine_parts.py").write_text(HOSTILE.format(marker=str(tmp_path / "used")))
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -210,13 +210,13 @@ def test_a_plug_in_is_recorded_and_loads_again_where_it_is_trusted(run, home, tm
     with pytest.raises(InputError, match="--trust mine_parts"):
         load(out)
     assert load(out, trust=("other", "mine_parts")).run == mine
-    assert load(out).run == mine, "who was trusted once is trusted by the process"
+    assert load(out).run == mine, "trust must last for the whole process"
     assert trusted() == ("mine_parts", "other")
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ["os:system", "os:path", "subprocess:Popen", "os:environ", "os.path:join"])
-def test_what_is_no_part_is_not_called_though_it_is_typed(kind, name, monkeypatch):
+def test_trusted_names_that_are_not_parts_are_not_called(kind, name, monkeypatch):
     monkeypatch.setattr(os, "system", pytest.fail)
     trust_specs(name)
     derives = "expected a class that derives"
@@ -229,7 +229,7 @@ def test_what_is_no_part_is_not_called_though_it_is_typed(kind, name, monkeypatc
 @pytest.mark.parametrize(
     "name", ["os:path.join", "os:system.__call__", "os:", "os:1", ":system", "os: system"]
 )
-def test_only_names_at_the_top_of_a_module_are_read(name):
+def test_only_top_level_names_of_modules_are_accepted(name):
     trust_specs("os:system")
     with pytest.raises(InputError, match=r"expected module:Name|cannot read the spec"):
         KINDS["aggregator"].build(name, 4)
@@ -237,7 +237,7 @@ def test_only_names_at_the_top_of_a_module_are_read(name):
         KINDS["recipe"].get(name)
 
 
-def test_what_is_typed_or_written_in_python_is_trusted(marker):
+def test_specs_from_command_line_and_python_are_trusted(marker):
     with pytest.raises(InputError, match="names code of the module hostile"):
         KINDS["aggregator"].build("gcn(then=hostile:Thing)", 4)
     assert not marker.exists()
@@ -248,7 +248,7 @@ def test_what_is_typed_or_written_in_python_is_trusted(marker):
     assert marker.exists()
 
 
-def test_code_beside_a_model_s_configuration_does_not_run(tmp_path):
+def test_code_next_to_model_config_does_not_run(tmp_path):
     marker, folder = tmp_path / "code-ran", Path(save_bert(tmp_path / "bert"))
     (folder / "code.py").write_text(HOSTILE.format(marker=str(marker)))
     config = json.loads((folder / "config.json").read_text())

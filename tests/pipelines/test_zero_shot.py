@@ -1,4 +1,4 @@
-"""Pretrained pairs without training: from pictures to a run beside trained ones, in the scores of the whole model."""
+"""Zero-shot runs of pretrained pairs: their scores, and their comparison with trained runs."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ WORDS = ("dog", "cat", "car", "tree", "boat", "bird")
 
 @pytest.fixture(scope="module")
 def pairs(home) -> dict[str, Run]:
-    """A run of each kind, without training, on clips of one to four frames."""
+    """An untrained run of each kind, on clips of one to four frames."""
     rng = np.random.default_rng(0)
     items = []
     for i, split in enumerate(["train"] * 8 + ["val"] * 6 + ["test"] * 12):
@@ -48,7 +48,7 @@ def pairs(home) -> dict[str, Run]:
 
 
 def expected_scores(kind: str, run_id: str) -> np.ndarray:
-    """The mean of unit frames against texts, by the whole model of transformers."""
+    """Return cosines of mean unit frames and texts, by the full transformers model."""
     from transformers import AutoModel
 
     trained = load(run_id)
@@ -68,7 +68,7 @@ def expected_scores(kind: str, run_id: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_run_without_training_scores_as_the_whole_model_does(home, pairs, kind):
+def test_zero_shot_scores_match_transformers_model(home, pairs, kind):
     run = pairs[kind]
     run_id = start(run)
     trained = load(run_id)
@@ -88,7 +88,7 @@ def test_a_run_without_training_scores_as_the_whole_model_does(home, pairs, kind
     assert logged["whole/t2v/R1"] == pytest.approx(100 * np.mean(best_T == np.repeat(np.arange(12), 2)))
 
 
-def test_it_stands_beside_a_trained_run_and_says_so(home, pairs):
+def test_comparison_labels_zero_shot_and_trained_rows(home, pairs):
     run = replace(pairs["clip"], experiment="beside")
     start(run)
     start(replace(run, optim=replace(run.optim, epochs=1, lr=1e-3)))

@@ -1,4 +1,4 @@
-"""Parts in the ways that they take on a GPU: as on a CPU in float64, and without any value of the device."""
+"""GPU code paths of modules: same results as on a CPU in float64, and no value is read from the device."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ from polypool.tasks.similarities.vectors import Embeddings
 def assert_fit(
     call: Callable[..., Tensor], module: nn.Module, floats: Sequence[Tensor], others: Sequence[Tensor] = ()
 ) -> None:
-    """Compare `call(module, *floats, *others)` and its gradients in both ways, then compute them on `META`."""
+    """Compare `call(module, *floats, *others)` and its gradients on both code paths, then run on `META`."""
 
     def computed(
         module: nn.Module, floats: Sequence[Tensor], others: Sequence[Tensor]
@@ -43,14 +43,14 @@ def assert_fit(
 
 
 FEW_SETS, FEW_ELEMENTS = (5, 1, 9, 5), (2, 1, 2, 1, 2)
-BY_SIZE = ("gpo", "fspool", "fsw", "pswe")  # weights of all sizes where these are fewer than the sets
+BY_SIZE = ("gpo", "fspool", "fsw", "pswe")  # with fewer sizes than sets, weights are computed per size
 
 
 @pytest.mark.parametrize(
     ("name", "sizes"),
     [*((name, FEW_SETS) for name in AGGREGATORS.built_in()), *((name, FEW_ELEMENTS) for name in BY_SIZE)],
 )
-def test_aggregators(name, sizes):
+def test_aggregator_gpu_path_matches_cpu_without_sync(name, sizes):
     torch.manual_seed(0)
     module = AGGREGATORS.build(name, 16).double()
     inputs = random_inputs([*sizes], module=module, dim=16).cast(torch.float64)
@@ -71,7 +71,7 @@ def unit(*shape: int) -> Tensor:
 
 
 @pytest.mark.parametrize("name", SIMILARITIES.built_in())
-def test_similarities(name):
+def test_similarity_gpu_path_matches_cpu_without_sync(name):
     torch.manual_seed(0)
     module = Similarity.build(name, 6).double()
     shape = (3, 6) if module.of_sets else (2, 6) if module.of_distributions else (6,)
@@ -82,7 +82,7 @@ MINED = [f"triplet(negatives={name}, warmup_epochs=0)" for name in MINERS.built_
 
 
 @pytest.mark.parametrize("spec", [*OBJECTIVES.built_in(), *MINED])
-def test_objectives(spec):
+def test_objective_gpu_path_matches_cpu_without_sync(spec):
     torch.manual_seed(0)
     sim_VT = torch.rand(6, 6, dtype=torch.float64)
     assert_fit(
@@ -94,7 +94,7 @@ def test_objectives(spec):
 
 
 @pytest.mark.parametrize("name", REGULARISERS.built_in())
-def test_regularisers(name):
+def test_regulariser_gpu_path_matches_cpu_without_sync(name):
     torch.manual_seed(0)
     module = REGULARISERS.build(f"{name}(weight=1)").double()
     k = 2 if module.of_distributions else 3

@@ -19,7 +19,7 @@ def run(tmp_path_factory):
     return replace(make_corpus(tmp_path_factory.mktemp("tiny")), figures=False)
 
 
-def test_a_tiny_corpus_is_learnt(run, tmp_path):
+def test_training_on_tiny_corpus_beats_chance(run, tmp_path):
     trainer = trainer_of(run, tmp_path)
     adapter, log = trainer.adapter, trainer.log
     trainer.train()
@@ -32,7 +32,7 @@ def test_a_tiny_corpus_is_learnt(run, tmp_path):
     assert again.assets == adapter.assets
 
 
-def test_words_are_counted_in_the_splits_that_are_named(run):
+def test_vocabulary_uses_configured_splits(run):
     texts, text = {}, changed(run.text, min_count=30)
     for item_split in ("train", "val"):
         items = TASKS.build(run.task, run).corpus.items(item_split)
@@ -43,7 +43,7 @@ def test_words_are_counted_in_the_splits_that_are_named(run):
         assert words == count_words([t for split in splits for t in texts[split]], min_count=30)
 
 
-def test_a_batch_pairs_each_caption_with_its_image(run):
+def test_batch_pairs_captions_with_images(run):
     data = TASKS.build(run.task, run).data("train")
     assert len(data) == 48 * 2
     batch = data.batch(np.array([0, 1, 7]), seed=0, epoch=0)
@@ -52,7 +52,7 @@ def test_a_batch_pairs_each_caption_with_its_image(run):
     assert batch["text"].shape == batch["text_mask"].shape
 
 
-def test_samples_depend_on_seed_and_epoch_and_not_on_batch_mates(run):
+def test_samples_depend_on_seed_and_epoch_not_on_batch(run):
     data = TASKS.build(run.task, run).data("train")
     together, alone = (data.batch(np.array(index), seed=1, epoch=2) for index in ([3, 9, 50], [9]))
     for key in ("visual", "text"):
@@ -63,7 +63,7 @@ def test_samples_depend_on_seed_and_epoch_and_not_on_batch_mates(run):
     assert not any(torch.equal(first, other) for other in others)
 
 
-def test_an_ensemble_needs_the_same_images(run, tmp_path):
+def test_ensemble_of_different_images_is_refused(run, tmp_path):
     ours, same = TASKS.build(run.task, run), TASKS.build(run.task, run)
     ours.check_same_data(same, "test")
     other = make_corpus(tmp_path, seed=1)

@@ -1,4 +1,4 @@
-"""Joint training of tasks: order of batches, shared modules, steps, scores, and a record of each task."""
+"""Joint training of tasks: batch order, shared modules, steps, scores, and a tracked run per task."""
 
 import json
 from collections import Counter
@@ -50,7 +50,7 @@ def batches(of: JointOrder, epochs: int) -> list[np.ndarray]:
     return [index_B for epoch in range(epochs) for index_B in of.batches(epoch * of.epoch_samples)]
 
 
-def test_batches_are_of_one_task_each_as_often_as_its_weight_says():
+def test_batches_hold_one_task_in_proportion_to_weights():
     joint = order()
     for epoch in range(4):
         drawn = Counter(member_of(b, joint.sizes) for b in joint.batches(epoch * joint.epoch_samples))
@@ -64,7 +64,7 @@ def test_batches_are_of_one_task_each_as_often_as_its_weight_says():
     assert first != second
 
 
-def test_a_task_goes_through_all_of_its_samples_before_one_comes_again():
+def test_each_task_sees_all_samples_before_repeats():
     joint = order()
     for member, size in enumerate(joint.sizes):
         start = sum(joint.sizes[:member])
@@ -79,7 +79,7 @@ def test_a_task_goes_through_all_of_its_samples_before_one_comes_again():
             assert place_B.max() < size
 
 
-def test_the_order_is_the_same_from_wherever_it_is_taken_up():
+def test_resumed_order_equals_uninterrupted_order():
     joint = order()
     whole = [*joint.batches(2 * joint.epoch_samples)]
     for step in (0, 1, 7, joint.epoch_steps - 1):
@@ -89,7 +89,7 @@ def test_the_order_is_the_same_from_wherever_it_is_taken_up():
             np.testing.assert_array_equal(ours, theirs)
 
 
-def test_a_batch_is_that_of_its_task_in_its_own_round(run):
+def test_joint_batch_equals_single_task_batch(run):
     adapter = TASKS.build(run.task, run)
     data = adapter.data("train")
     joint = order_of(data, batch=16, unit=16, seed=0)
@@ -106,7 +106,7 @@ def test_a_batch_is_that_of_its_task_in_its_own_round(run):
     assert {("pairs", 0), ("pairs", 1), ("vqa", 0)} <= seen
 
 
-def test_text_and_aggregator_are_one_and_know_the_words_of_both(run):
+def test_tasks_share_text_encoder_aggregator_and_vocabulary(run):
     adapter = TASKS.build(run.task, run)
     model = adapter.model()
     pairs, vqa = model.members.values()
@@ -120,7 +120,7 @@ def test_text_and_aggregator_are_one_and_know_the_words_of_both(run):
     assert alone.members["pairs"].text is not alone.members["vqa"].text
 
 
-def test_a_step_changes_what_its_task_uses_alone(run, tmp_path):
+def test_step_updates_only_modules_of_its_task(run, tmp_path):
     one = trainer_of(run, tmp_path)
     index_B = next(b for b in one.order.batches(0) if member_of(b, one.order.sizes) == 1)
     batch = one.data.batch(index_B, seed=0, epoch=0)
@@ -131,7 +131,7 @@ def test_a_step_changes_what_its_task_uses_alone(run, tmp_path):
     assert terms["loss"] == terms["vqa/loss"]
     assert "pairs/loss" not in terms
     assert "members.vqa.classifier.weight" in moved
-    assert any(name.startswith("members.pairs.text.encoder") for name in moved)  # the same as that of vqa
+    assert any(name.startswith("members.pairs.text.encoder") for name in moved)  # shared with vqa
     assert not any(name.startswith("members.pairs.visual.encoder") for name in moved)
 
 
@@ -142,7 +142,7 @@ def trained(run, tmp_path_factory) -> Trainer:
     return one
 
 
-def test_every_task_is_learnt_scored_and_kept_by_itself(run, trained, tmp_path):
+def test_each_task_is_scored_logged_and_saved_separately(run, trained, tmp_path):
     test = trained.adapter.evaluate(trained.model, "test", "joint")
     shares = [of.primary.chance_normalised(of.metrics[of.primary.name]) for of in test.members.values()]
     assert test.metrics["mean"] == pytest.approx(sum(shares) / 2)
@@ -164,7 +164,7 @@ def test_every_task_is_learnt_scored_and_kept_by_itself(run, trained, tmp_path):
         assert again.evaluate(other, "test", alone.protocol).metrics == test.members[name].metrics
 
 
-def test_a_run_that_was_cut_off_goes_on_to_the_same_weights(run, trained, tmp_path):
+def test_resumed_joint_run_reaches_same_weights(run, trained, tmp_path):
     run = replace(run, checkpoint_every=4)
     report = FolderReport(fail_after=3)
     with pytest.raises(KeyboardInterrupt):
@@ -176,7 +176,7 @@ def test_a_run_that_was_cut_off_goes_on_to_the_same_weights(run, trained, tmp_pa
         assert torch.equal(again.model.state_dict()[name], value), name
 
 
-def test_a_joint_run_is_described_whole(run):
+def test_joint_run_json_and_params_include_members(run):
     again = from_json(json.loads(json.dumps(to_json(run))))
     assert again == run
     assert ("members.vqa.fusion", "product") in [*specs(run)]
@@ -193,7 +193,7 @@ def worker(run: Run, folder: str) -> None:
         torch.save(one.model.state_dict(), f"{folder}/{world()}.pt")
 
 
-def test_two_workers_train_like_one(run, tmp_path):
+def test_two_workers_train_same_weights_as_one(run, tmp_path):
     run = replace(run, optim=replace(run.optim, epochs=1))
     run_workers(worker, run, str(tmp_path), world=2)
     try:
@@ -205,7 +205,7 @@ def test_two_workers_train_like_one(run, tmp_path):
         torch.testing.assert_close(two[name], expected, rtol=1e-5, atol=1e-6, msg=name)
 
 
-def test_each_task_becomes_a_run_of_its_own_in_mlflow_once(run, home, capsys):
+def test_each_task_gets_one_mlflow_run(run, home, capsys):
     described = Described.of(replace(run, experiment="joint"), TASKS.build(run.task, run).sources())
     tracker = described.start(tracking_uri(home), home)
     tracker.json("run.json", described.settings)
@@ -213,10 +213,10 @@ def test_each_task_becomes_a_run_of_its_own_in_mlflow_once(run, home, capsys):
     short = replace(run, experiment="joint", optim=replace(run.optim, epochs=1))
     adapter = TASKS.build(run.task, short)
     trainer_of(short, home, adapter=adapter, log=log).train()
-    impossible = {"R@1": 1.0}  # which MLflow refuses, and which must keep nothing else back
+    impossible = {"R@1": 1.0}  # MLflow refuses this name; everything else must still be sent
     log.log(impossible, step=0)
     Log(log.folder / MEMBERS / "pairs").log(impossible, step=0)
-    with pytest.MonkeyPatch.context() as patch:  # MLflow is away when the tasks' runs are to be begun
+    with pytest.MonkeyPatch.context() as patch:  # MLflow fails when the tasks' runs are started
         patch.setattr(Described, "start", lambda *_, **__: raise_(InputError("no answer")))
         send(tracker, "FINISHED")
     assert [run.name for run in find_runs(tracking_uri(home), "joint")] == [
@@ -224,8 +224,8 @@ def test_each_task_becomes_a_run_of_its_own_in_mlflow_once(run, home, capsys):
     ]
     send(tracker)
     said = capsys.readouterr().err
-    assert said.count("note: not logged: ") == 2, "of the joint run, and of one task"
-    assert not log.folder.exists(), "nothing is left to keep"
+    assert said.count("note: not logged: ") == 2, "expected one note for the joint run and one for a task"
+    assert not log.folder.exists(), "the log folder must be deleted once all is sent"
     records = {run.tags.get("member", "joint"): run for run in find_runs(tracking_uri(home), "joint")}
     assert {*records} == {"joint", "pairs", "vqa"}
     for name, of in run.members.items():

@@ -1,4 +1,4 @@
-"""A run is refused when it is made, or read back, with a setting that makes no sense."""
+"""Run settings are validated on construction and when read from JSON."""
 
 import json
 import math
@@ -70,21 +70,21 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("cls", "values", "message"), WRONG)
-def test_what_makes_no_sense_is_refused_when_it_is_made(cls, values, message):
+def test_invalid_settings_are_refused_on_construction(cls, values, message):
     whole = {Optim: Optim(), Data: toy_run().data, Run: toy_run()}[cls]
     with pytest.raises(InputError) as error:
         replace(whole, **values)
     assert str(error.value).startswith(message)
 
 
-def test_bounds_themselves_are_allowed():
+def test_boundary_values_are_allowed():
     factors = (("a", 0), ("a.b", 2))
     optim = Optim(lr=1, clip=0, warmup_steps=0, decay=1, weight_decay=0, milestones=(), lr_factors=factors)
     assert replace(toy_run(), seed=2**63 - 1, retries=0, log_every=1, cpus=1, optim=optim, workers=2)
     assert Data(dataset="x", corpus="", captions=1, max_frames=0, max_words=0)
 
 
-def test_a_run_is_read_back_from_json():
+def test_run_roundtrips_through_json():
     run = replace(toy_run(), published={"whole/rsum": 1.5}, source="nowhere", regularisers=("mmd",))
     run = replace(run, optim=replace(run.optim, lr_factors=(("visual", 0.1),), milestones=(1, 2.5)))
     assert from_json(json.loads(json.dumps(to_json(run)))) == run
@@ -105,7 +105,7 @@ def test_a_run_is_read_back_from_json():
         (lambda run: run["data"].pop("corpus"), "data.corpus is missing"),
     ],
 )
-def test_a_file_that_is_no_run_says_where_it_is_wrong(change, message):
+def test_invalid_run_json_names_file_and_field(change, message):
     values = json.loads(json.dumps(to_json(toy_run())))
     change(values)
     with pytest.raises(InputError) as error:

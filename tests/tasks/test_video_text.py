@@ -1,4 +1,4 @@
-"""Videos through the adapter, the loop and every model; what an image-text test covers is not repeated."""
+"""Video retrieval through adapter, training loop and model; test_image_text.py covers shared code."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ def run(tmp_path_factory):
     )
 
 
-def test_a_tiny_corpus_is_learnt(run, tmp_path):
+def test_training_on_tiny_video_corpus_beats_chance(run, tmp_path):
     sets = "slots(k=2, heads=2, head_width=8, iterations=2)"
     run = replace(run, aggregator=sets, model=hgr(verbs=2, nouns=4), figures=False)
     trainer = trainer_of(run, tmp_path)
@@ -39,7 +39,7 @@ def test_a_tiny_corpus_is_learnt(run, tmp_path):
     assert [texts[place] for place in ranks["caption"]] == list(dict.fromkeys(texts))
 
 
-def test_a_caption_that_two_videos_share_is_right_for_both(run):
+def test_shared_caption_is_correct_for_both_videos(run):
     adapter = TASKS.build(run.task, run)
     pairs = adapter.data("test")
     owners: dict[str, list[int]] = {}
@@ -49,7 +49,7 @@ def test_a_caption_that_two_videos_share_is_right_for_both(run):
     second = owners[shared][-1]
 
     def score(items: slice, captions: slice) -> torch.Tensor:
-        """Say that every caption belongs to the last of its videos."""
+        """Score the last video of each caption highest."""
         sim = torch.rand(20, len(pairs.texts), generator=torch.Generator().manual_seed(0))
         sim[torch.tensor([owners[text][-1] for text in pairs.texts]), torch.arange(len(pairs.texts))] = 2.0
         return sim[items, captions]
@@ -61,7 +61,7 @@ def test_a_caption_that_two_videos_share_is_right_for_both(run):
     assert found.metrics["t2v/R1"] == 100
 
 
-def test_more_frames_than_the_limit_are_thinned_out_evenly(run):
+def test_frames_above_the_limit_are_subsampled_evenly(run):
     plain = derive(run, data={"visual_augment": ""})
     runs = derive(plain, data={"max_frames": 0}), plain
     full, thin = (
@@ -72,14 +72,14 @@ def test_more_frames_than_the_limit_are_thinned_out_evenly(run):
         assert torch.equal(thin["visual"][row][thin["visual_mask"][row]], x_ND[choose_frames(len(x_ND), 3)])
 
 
-def test_frames_are_those_that_were_recorded(golden):
+def test_frame_choice_matches_recorded_outputs(golden):
     with np.load(golden / "hgr_graph_inputs.npz", allow_pickle=False) as recorded:
         for count, expected in enumerate(recorded["frame_select"], start=1):
             assert choose_frames(count, 20).tolist() == expected[expected >= 0].tolist()
 
 
-def test_a_corpus_of_photographs_and_one_of_videos_share_everything(run):
-    """The same features under both tasks give the same scores; only the names of the metrics differ."""
+def test_image_and_video_tasks_score_identically(run):
+    """The same features give the same scores under both tasks; only the metric names differ."""
     found = []
     for each in (run, derive(run, task="image_text")):
         adapter = TASKS.build(each.task, each)

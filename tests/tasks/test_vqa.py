@@ -1,4 +1,4 @@
-"""Questions through the adapter, the loop and the evaluation."""
+"""Visual question answering through adapter, training loop and evaluation."""
 
 import json
 from dataclasses import replace
@@ -38,7 +38,7 @@ def trained(run, folder):
     return trainer.adapter, trainer.model, trainer.log
 
 
-def test_a_small_corpus_is_learnt(tmp_path):
+def test_training_on_small_corpus_beats_prior(tmp_path):
     run = make_questions(tmp_path / "data", train=100)
     adapter, _, log = trained(derive(run, optim={"epochs": 10}), tmp_path)
     metrics = {name.removeprefix("vqa/"): value for name, value in log.rows[-1][1].items()}
@@ -53,11 +53,11 @@ def test_a_small_corpus_is_learnt(tmp_path):
     explicit = people.accuracy(results["prediction"].tolist(), version="2017")
     assert 100 * explicit.mean() == pytest.approx(metrics["accuracy_2017"])
     assert ((results["confidence"] > 0) & (results["confidence"] <= 1)).all()
-    assert not (tmp_path / "evaluation").exists()  # a server's file is for questions without answers
+    assert not (tmp_path / "evaluation").exists()  # results files are only for questions without answers
     assert (tmp_path / "figures" / "vqa_test_examples.html").read_text().count("<article>") == 40
 
 
-def test_an_evaluation_is_that_of_each_question_alone(run):
+def test_evaluation_matches_single_question_predictions(run):
     adapter = TASKS.build(run.task, derive(run, aggregator="score_attention(heads=2)", **CROSS))
     model = adapter.model().double().eval()
     found = adapter.evaluate(model, "val", "vqa")
@@ -71,7 +71,7 @@ def test_an_evaluation_is_that_of_each_question_alone(run):
             assert float(logits.max()) == pytest.approx(found.per_query["confidence"][number], abs=1e-6)
 
 
-def test_the_loss_is_the_sum_over_answers_and_the_mean_over_questions(run):
+def test_loss_sums_over_answers_and_averages_questions(run):
     adapter = TASKS.build(run.task, run)
     torch.manual_seed(0)
     model, batch = adapter.model(), adapter.data("train").batch(np.arange(7), seed=0, epoch=0)
@@ -85,7 +85,7 @@ def test_the_loss_is_the_sum_over_answers_and_the_mean_over_questions(run):
     assert not terms["accuracy"].requires_grad
 
 
-def test_targets_are_soft_or_hard_and_answers_of_train_alone_or_with_val(run):
+def test_target_kind_and_answer_splits_are_configurable(run):
     index_B = np.arange(9)
     tasks = [TASKS.build(f"vqa(min_count=1, targets={kind})", run) for kind in ("soft", "hard")]
     soft, hard = (task.data("train").batch(index_B, seed=0, epoch=0)["target"] for task in tasks)
@@ -99,7 +99,7 @@ def test_targets_are_soft_or_hard_and_answers_of_train_alone_or_with_val(run):
     assert set(train.vocabulary.answers) == {label for label in labels if labels.count(label) >= 12}
 
 
-def test_a_batch_is_made_of_its_questions(run):
+def test_batch_rows_match_single_and_evaluation_batches(run):
     augments = {"visual_augment": "drop(p=0.5)", "text_augment": "mask_replace_delete(p=0.5)"}
     augmented = derive(run, data=augments)
     data = TASKS.build(augmented.task, augmented).data("train")
@@ -119,7 +119,7 @@ def test_a_batch_is_made_of_its_questions(run):
     assert torch.equal(evaluated["text"], batch["text"])
 
 
-def test_questions_that_nobody_answered_give_a_results_file_and_no_accuracy(run):
+def test_unanswered_questions_give_results_file_not_accuracy(run):
     adapter = TASKS.build(run.task, run)
     found = adapter.evaluate(adapter.model(), "test-dev", "vqa")
     assert found.metrics == {"questions": 12}
@@ -130,7 +130,7 @@ def test_questions_that_nobody_answered_give_a_results_file_and_no_accuracy(run)
     assert "not asked" in draw(found.pictures[0]())["vqa_test-dev_examples.html"].decode()
 
 
-def test_an_ensemble_is_the_mean_of_probabilities(run):
+def test_ensemble_averages_probabilities(run):
     adapters = [TASKS.build(run.task, run) for _ in range(2)]
     models = [adapter.model().eval() for adapter in adapters]
     adapters[0].check_same_data(adapters[1], "test")
@@ -169,7 +169,7 @@ def worker(folder: str, run) -> None:
     torch.save(step(adapter, share, parallel=True) | evaluation(adapter), f"{folder}/{rank()}.pt")
 
 
-def test_two_workers_learn_and_judge_like_one(run, tmp_path):
+def test_two_workers_match_one_in_training_and_evaluation(run, tmp_path):
     run = derive(run, aggregator="score_attention(heads=2)", **CROSS)
     run_workers(worker, str(tmp_path), run)
     adapter = TASKS.build("vqa(min_count=1, chunk=60)", run)
@@ -182,15 +182,15 @@ def test_two_workers_learn_and_judge_like_one(run, tmp_path):
 
 
 def rewritten(run, folder, change):
-    """Return the run on a corpus whose questions went through `change`."""
+    """Return the run on a corpus with `change` applied to its questions."""
     corpus = QuestionCorpus.open(run.data.corpus)
     questions = [q for split in corpus.splits for q in corpus.questions(split)]
     write_questions(folder / "questions", change(questions), source={"made": "by a test"})
     return derive(run, data={"corpus": str(folder / "questions")})
 
 
-def test_few_answers_are_scored_and_trained_by_exact_matches(run, tmp_path):
-    """Of one answer a question, whose id is no number: 0 at best by VQA's rule, and targets of 0.3."""
+def test_few_answers_use_exact_match_for_loss_and_score(run, tmp_path):
+    """One answer per question, with non-numeric ids: VQA's rule would give accuracy 0, and targets of 0.3."""
     few = rewritten(
         run,
         tmp_path,

@@ -1,4 +1,4 @@
-"""Attention by few and many queries, and limits of the aggregators by queries."""
+"""`attend` with one and several queries; edge cases of query-based aggregators."""
 
 import pytest
 import torch
@@ -8,8 +8,8 @@ from polypool.aggregators.random_sets import random_sets
 from polypool.infra.registry import AGGREGATORS
 
 
-@pytest.mark.parametrize("queries", [1, 7])  # of one, keys and values are not formed
-def test_attention_is_that_of_keys_and_values_with_its_gradients(queries):
+@pytest.mark.parametrize("queries", [1, 7])  # a single query forms no keys and values
+def test_attend_matches_scaled_dot_product_attention(queries):
     torch.manual_seed(0)
     key, value = torch.nn.Linear(24, 24, bias=False).double(), torch.nn.Linear(24, 24).double()
     x_BND, mask_BN = random_sets([5, 2], 24, dtype=torch.float64)
@@ -28,7 +28,7 @@ def test_attention_is_that_of_keys_and_values_with_its_gradients(queries):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_simpool_of_equal_values_is_finite_with_its_gradient(dtype):
+def test_simpool_of_equal_values_is_finite(dtype):
     module = AGGREGATORS.build("simpool(gamma=2.0)", 4).to(dtype)
     x_BND = torch.ones(1, 3, 4, dtype=dtype, requires_grad=True)
     module(x_BND, torch.ones(1, 3, dtype=torch.bool)).vectors.sum().backward()
@@ -36,7 +36,7 @@ def test_simpool_of_equal_values_is_finite_with_its_gradient(dtype):
     assert all(parameter.grad.isfinite().all() for parameter in module.parameters())
 
 
-def test_pads_are_not_the_smallest_number_of_simpool():
+def test_simpool_minimum_ignores_padding():
     module = AGGREGATORS.build("simpool(gamma=2.0)", 4)
     torch.nn.init.constant_(module.norm.bias, 9.0)
     x_BND, mask_BN = random_sets([3], 4)
@@ -45,6 +45,6 @@ def test_pads_are_not_the_smallest_number_of_simpool():
 
 
 @pytest.mark.parametrize("spec", ["cait", "dino_block"])
-def test_the_token_has_a_share_too_about_that_of_an_element_at_the_start(spec):
+def test_untrained_class_token_weighs_like_an_element(spec):
     total_B1 = AGGREGATORS.build(spec, 8).eval()(*random_sets([5, 1, 9], 8)).weights.sum(dim=-1)
     torch.testing.assert_close(total_B1.squeeze(), torch.tensor([5 / 6, 1 / 2, 9 / 10]), atol=0.03, rtol=0)

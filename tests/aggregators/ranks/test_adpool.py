@@ -17,7 +17,7 @@ def load(z, dim=16) -> ADPool:
 
 @pytest.mark.parametrize("pad", [0, 4])
 @pytest.mark.parametrize("case", ["full", "alone_5", "single"])
-def test_the_recorded_numbers_whatever_the_padding(golden, case, pad):
+def test_adpool_matches_recorded_outputs_under_padding(golden, case, pad):
     z = np.load(golden / "adpool.npz", allow_pickle=False)
     pool, features = load(z), torch.from_numpy(z[f"{case}/features"]).requires_grad_()
     x_BND = torch.nn.functional.pad(features, (0, 0, 0, pad), value=3.0)
@@ -36,7 +36,7 @@ def test_the_recorded_numbers_whatever_the_padding(golden, case, pad):
         np.testing.assert_allclose(parameter.grad, z[f"{case}/grad_param/{name}"], atol=2e-5, rtol=1e-4)
 
 
-def test_token_weights():
+def test_adpool_returns_token_weights():
     x_BND, mask_BN = random_sets([3, 7], 5)
     weight_BND = ADPool(5)(x_BND, mask_BN).weights
     assert weight_BND.shape == x_BND.shape

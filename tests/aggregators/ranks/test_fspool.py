@@ -8,7 +8,7 @@ from polypool.aggregators.ranks.fspool import FSPool
 
 
 @pytest.mark.parametrize("case", ["full", "ragged"])
-def test_the_recorded_numbers(golden, case):
+def test_fspool_matches_recorded_outputs(golden, case):
     z = np.load(golden / "fspool.npz", allow_pickle=False)
     weight = torch.from_numpy(
         z[json.loads((golden / "fspool.json").read_text())["cases"][case]["params"] + "/weight"]

@@ -27,7 +27,7 @@ VARIANTS = [
 
 
 def scores(gpo: GPO, ordered_ND: Tensor) -> Tensor:
-    """The scores `(N, 1 or D)` of the ranks of one set, by the definition of each design."""
+    """Return the rank scores `(N, 1 or D)` of one set, by each variant's definition."""
     size = len(ordered_ND)
     if not gpo.decoder:
         learned_VC = (gpo.stretched / gpo.temperature).softmax(dim=0)
@@ -48,7 +48,7 @@ def scores(gpo: GPO, ordered_ND: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("spec", ["gpo", *VARIANTS])
-def test_every_design_follows_its_definition(spec):
+def test_gpo_variants_match_their_definition(spec):
     gpo = trained(spec, 4)
 
     def explicit(x_ND: Tensor, _: Weights) -> Tensor:
@@ -58,14 +58,14 @@ def test_every_design_follows_its_definition(spec):
     hold_to_formula(gpo, explicit, dim=4)
 
 
-def test_without_gradients_a_size_is_decoded_once_for_all_calls(monkeypatch):
+def test_gpo_decodes_each_size_once_without_gradients(monkeypatch):
     gpo, sizes = GPO(6), []
     monkeypatch.setattr(gpo.gru, "forward", lambda x_SNC, size_S: sizes.append(size_S.tolist()) or x_SNC)
     monkeypatch.setattr(module, "CACHED", 15)
     for batch in ([5], [9, 1], [1, 5], [9], [9, 7], [5]):
         with torch.inference_mode():
             gpo(*random_sets(batch, 6))
-    assert sizes == [[5], [1, 9], [7], [5]], "of 7 with 5, 1 and 9 there are too many, so 9 and 7 are left"
+    assert sizes == [[5], [1, 9], [7], [5]], "7 exceeds the cache of 15 weights, which keeps only 9 and 7"
 
 
 CHANGES = {
@@ -80,12 +80,12 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_cached_weights_are_those_of_the_parameters(change):
+def test_gpo_cache_follows_parameter_changes(change):
     torch.manual_seed(0)
     gpo, (x_BND, mask_BN) = GPO(6), random_sets([5, 1, 9], 6)
     with torch.no_grad():
         before = gpo(x_BND, mask_BN).weights
-        before.zero_()  # what is returned is the caller's
+        before.zero_()  # changing a returned tensor must not change the cache
         before = gpo(x_BND, mask_BN).weights
         CHANGES[change](gpo)
         after = gpo(x_BND, mask_BN).weights
@@ -94,7 +94,7 @@ def test_cached_weights_are_those_of_the_parameters(change):
 
 
 @pytest.mark.parametrize("case", ["ragged", "alone", "single"])
-def test_gpo_reproduces_the_recorded_numbers(golden, case):
+def test_gpo_matches_recorded_outputs(golden, case):
     z = np.load(golden / "gpo.npz", allow_pickle=False)
     gpo = GPO(16)
     prefix = json.loads((golden / "gpo.json").read_text())["cases"][case]["params"] + "/"
@@ -114,7 +114,7 @@ def test_gpo_reproduces_the_recorded_numbers(golden, case):
         np.testing.assert_allclose(parameter.grad, z[f"{case}/grad_param/{name}"], atol=2e-5, rtol=1e-4)
 
 
-def test_encodings_of_ranks_reproduce_the_recorded_numbers(golden):
+def test_rank_encodings_match_recorded_outputs(golden):
     z = np.load(golden / "posenc.npz", allow_pickle=False)
     cases = [key for key in z if key.startswith("gpo_")]
     assert cases
@@ -122,7 +122,7 @@ def test_encodings_of_ranks_reproduce_the_recorded_numbers(golden):
         np.testing.assert_allclose(encode_ranks(*z[key].shape), z[key], atol=1e-5, rtol=1e-5, err_msg=key)
 
 
-def test_weights_leave_autocast():
+def test_gpo_weights_stay_float32_under_autocast():
     torch.manual_seed(0)
     gpo, mask_BN = GPO(4), torch.ones(2, 36, dtype=torch.bool)
     x_BND = torch.randn(2, 36, 4)

@@ -1,4 +1,4 @@
-"""Compiled code is cached for all processes of a user; without a usable cache, it is compiled for one process."""
+"""Compiled code is cached per user; without a usable cache, each process compiles its own."""
 
 import shutil
 from pathlib import Path
@@ -9,14 +9,14 @@ import torch
 from polypool.aggregators.random_sets import random_sets
 from polypool.aggregators.ranks.kernels import native
 
-build = native.library.__wrapped__  # without the memory of this process
+build = native.library.__wrapped__  # bypasses the in-process cache
 
 pytestmark = pytest.mark.skipif(native.library(torch.float32) is None, reason="no compiler on this machine")
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory) -> Path:
-    """The compiled library; compiling takes a second."""
+    """Return the compiled library; compiling takes a second."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         return Path(build(torch.float32)._name)
@@ -24,7 +24,7 @@ def built(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def compiled(built, monkeypatch, tmp_path) -> list[Path]:
-    """An empty cache; the output folders of the compiler."""
+    """Set up an empty cache and a fake compiler; return the compiler's output folders."""
     folders = []
 
     def compile(command, folder):
@@ -43,7 +43,7 @@ def sorts(monkeypatch, loaded) -> bool:
     return torch.equal(sorted_BND[0], x_BND[0].sort(dim=0, descending=True).values)
 
 
-def test_the_next_process_compiles_nothing(compiled, monkeypatch, tmp_path):
+def test_next_process_loads_cached_library(compiled, monkeypatch, tmp_path):
     assert build(torch.float32)
     (built,) = (tmp_path / "polypool").iterdir()
     again = build(torch.float32)
@@ -52,7 +52,7 @@ def test_the_next_process_compiles_nothing(compiled, monkeypatch, tmp_path):
     assert sorts(monkeypatch, again)
 
 
-def test_the_cache_key_covers_type_source_processor_and_compiler(monkeypatch, tmp_path):
+def test_cache_key_covers_flags_source_and_processor(monkeypatch, tmp_path):
     source = tmp_path / "other.c"
     source.write_text(native.SOURCES[0].read_text() + "\n")
     keys = {native._key(["cc", *flags]) for flags in ([], ["-g"], ["-DREAL=double"])}
@@ -65,8 +65,8 @@ def test_the_cache_key_covers_type_source_processor_and_compiler(monkeypatch, tm
 
 
 @pytest.mark.parametrize("obstacle", ["no folder", "broken file", "no home"])
-def test_without_a_usable_cache_it_is_built_for_this_process(compiled, monkeypatch, tmp_path, obstacle):
-    if obstacle == "no folder":  # as in a home that is read-only
+def test_unusable_cache_falls_back_to_private_build(compiled, monkeypatch, tmp_path, obstacle):
+    if obstacle == "no folder":  # as in a read-only home
         (tmp_path / "polypool").write_text("")
     elif obstacle == "broken file":
         monkeypatch.setattr(native, "_key", lambda command: "known")
@@ -81,7 +81,7 @@ def test_without_a_usable_cache_it_is_built_for_this_process(compiled, monkeypat
 
 
 @pytest.mark.parametrize(("lacking", "dtype"), [("-mno-avx", torch.float32), ("-mno-sse3", torch.float64)])
-def test_processors_with_shorter_vectors_sort_the_same(monkeypatch, tmp_path, lacking, dtype):
+def test_narrower_vector_instructions_sort_the_same(monkeypatch, tmp_path, lacking, dtype):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("CC", f"cc {lacking}")
     loaded = build(dtype)

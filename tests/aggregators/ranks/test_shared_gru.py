@@ -1,4 +1,4 @@
-"""The GRU over a sequence that sets of all sizes share is torch's over each of them."""
+"""The GRU over one sequence shared by sets of all sizes, against torch's GRU over each size."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(native.library(torch.float32) is None, reason="n
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 3e-6)])
 @pytest.mark.parametrize("sizes", [[5, 1, 9, 2, 12], [1]])
-def test_states_and_gradients_follow_torch(sizes, dtype, tolerance):
+def test_gru_decoder_matches_torch_gru(sizes, dtype, tolerance):
     torch.manual_seed(0)
     decoder, whole = GRUDecoder(6, 5).to(dtype), nn.GRU(6, 5, batch_first=True, bidirectional=True).double()
     whole.load_state_dict(decoder.state_dict())
@@ -35,7 +35,7 @@ def test_states_and_gradients_follow_torch(sizes, dtype, tolerance):
         assert torch.equal(ours, twice)
 
 
-def test_weights_that_changed_before_the_way_back_are_refused():
+def test_weight_change_before_backward_raises():
     decoder = GRUDecoder(6, 5)
     states_1NH = decoder(torch.randn(1, 4, 6), torch.tensor([4]))
     with torch.no_grad():

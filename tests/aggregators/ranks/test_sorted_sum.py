@@ -14,7 +14,7 @@ SIZES = [5, 1, 16, 37]
 
 @pytest.fixture(params=["native", "torch"])
 def way(request, monkeypatch):
-    """Both ways of sorting on the CPU: with compiled code, and with torch where no compiler is at hand."""
+    """Use each CPU implementation: compiled code, and torch where there is no compiler."""
     if request.param == "torch":
         monkeypatch.setattr(native, "library", lambda dtype: None)
     elif native.library(torch.float32) is None:
@@ -23,7 +23,7 @@ def way(request, monkeypatch):
 
 
 def scattered(sizes, dim, *, dtype=torch.float64, seed=0):
-    """Sets whose real elements lie anywhere between the pads, which hold NaN."""
+    """Return sets whose real elements are shuffled among pads, which hold NaN."""
     x_BND, mask_BN = random_sets(sizes, dim, pad=3, seed=seed, dtype=dtype)
     order_N = torch.randperm(mask_BN.shape[1], generator=torch.Generator().manual_seed(seed))
     x_BND, mask_BN = x_BND[:, order_N], mask_BN[:, order_N]
@@ -31,7 +31,7 @@ def scattered(sizes, dim, *, dtype=torch.float64, seed=0):
 
 
 def explicit(x_BND, weight, mask_BN, g_BD=None):
-    """The definition, one set, channel and rank at a time; with gradients."""
+    """Compute the sum and its gradients by the definition, in loops over sets, channels and ranks."""
     out_BD = np.zeros((len(x_BND), x_BND.shape[2]))
     grad_x, grad_w = np.zeros(x_BND.shape), np.zeros(weight.shape)
     g_BD = cotangent(out_BD.shape).numpy() if g_BD is None else g_BD
@@ -52,7 +52,7 @@ def cotangent(shape):
 @pytest.mark.parametrize("dim", [1, 21, 270])
 @pytest.mark.parametrize("per_channel", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_values_and_gradients_follow_the_definition(way, dim, per_channel, dtype):
+def test_sorted_sum_matches_its_definition(way, dim, per_channel, dtype):
     x_BND, mask_BN = scattered(SIZES, dim, dtype=dtype)
     weight = torch.randn(*mask_BN.shape, *[dim] * per_channel, dtype=dtype)
     x_BND.requires_grad_()
@@ -65,7 +65,7 @@ def test_values_and_gradients_follow_the_definition(way, dim, per_channel, dtype
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_sets_of_every_size_are_sorted_and_their_gradients_go_back(way, dtype):
+def test_every_set_size_sorts_and_backpropagates(way, dtype):
     x_BND, mask_BN = scattered([*range(1, 71), 127, 128, 129, 300], 17, dtype=dtype)
     rank_BN = torch.arange(mask_BN.shape[1], dtype=dtype).expand(mask_BN.shape)
     x_BND.requires_grad_()
@@ -79,7 +79,7 @@ def test_sets_of_every_size_are_sorted_and_their_gradients_go_back(way, dtype):
         assert torch.equal(rank_ND[mask_N].gather(0, from_ND), rank_BN[0, :size, None].expand_as(from_ND))
 
 
-def test_every_rank_gives_its_weight_to_one_element_whatever_the_values_are(way):
+def test_nan_inf_and_ties_get_one_rank_each(way):
     values = [torch.nan, -torch.nan, torch.inf, -torch.inf, 0.0, -0.0, 1.0, 1.0, 5e-324, -1e308]
     draw = torch.Generator().manual_seed(0)
     choice_BND = torch.randint(len(values), (40, 9, 5), generator=draw)
@@ -100,7 +100,7 @@ def test_half_precision_is_rounded_once(way, dtype):
     torch.testing.assert_close(out_BD, torch.from_numpy(expected_BD).to(dtype))
 
 
-def test_many_threads_give_the_result_of_one(way):
+def test_thread_count_does_not_change_result(way):
     x_BND, mask_BN = random_sets([40, 3, 77], 700)
     x_BND.requires_grad_()
     weight_BN = torch.rand(mask_BN.shape, requires_grad=True)
@@ -114,7 +114,7 @@ def test_many_threads_give_the_result_of_one(way):
         torch.testing.assert_close(other, found[0])
 
 
-def test_the_layout_in_memory_does_not_matter(way):
+def test_memory_layout_does_not_change_result(way):
     x_BND, mask_BN = random_sets([6, 4, 5], 5)
     weight_BND, found = torch.rand(x_BND.shape), []
     for lay in (torch.clone, lambda t: t.transpose(-1, -2).contiguous().transpose(-1, -2)):
@@ -125,7 +125,7 @@ def test_the_layout_in_memory_does_not_matter(way):
     torch.testing.assert_close(*found)
 
 
-def test_weights_beyond_the_size_of_a_set_count_for_nothing(way):
+def test_weights_beyond_set_size_are_ignored(way):
     x_BND, mask_BN = random_sets([6, 4], 5)
     weight_BN = torch.rand(mask_BN.shape)
     beyond_BN = weight_BN.clone()
@@ -134,7 +134,7 @@ def test_weights_beyond_the_size_of_a_set_count_for_nothing(way):
 
 
 @pytest.mark.parametrize(("size", "dim"), [(5, 8), (4, 3)])
-def test_large_sets_and_few_channels_are_left_to_torch(monkeypatch, size, dim):
+def test_large_sets_and_few_channels_use_torch(monkeypatch, size, dim):
     monkeypatch.setattr(native, "LARGEST", 4)
     monkeypatch.setattr(native, "_call", lambda *_: pytest.fail("compiled code was called"))
     x_BND, mask_BN = random_sets([size, 3], dim)
@@ -142,7 +142,7 @@ def test_large_sets_and_few_channels_are_left_to_torch(monkeypatch, size, dim):
 
 
 @pytest.mark.parametrize("compiler", ["no-such-compiler", "false", ""])
-def test_without_a_compiler_torch_sorts(compiler, monkeypatch):
+def test_missing_compiler_falls_back_to_torch(compiler, monkeypatch):
     monkeypatch.setenv("CC", compiler)
     monkeypatch.setattr(native, "library", native.library.__wrapped__)
     assert native.library(torch.float32) is None
@@ -151,7 +151,7 @@ def test_without_a_compiler_torch_sorts(compiler, monkeypatch):
 
 
 @pytest.mark.parametrize("bits", [0x7FC00000, -0x400000, -1])
-def test_a_nan_of_any_bits_is_among_the_real_values(way, bits):
+def test_nan_of_any_bit_pattern_is_summed(way, bits):
     x_BND, mask_BN = random_sets([5, 3], 4)
     mask_BN = mask_BN.flip(1)  # pads come first
     x_BND[1, -1, 2] = torch.tensor(bits, dtype=torch.int32).view(torch.float32)

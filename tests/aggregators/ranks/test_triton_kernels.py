@@ -1,4 +1,4 @@
-"""The Triton kernels: on a GPU where there is one, else, where Triton is installed, in its interpreter."""
+"""Triton kernels: on a GPU if available, else in Triton's interpreter."""
 
 import os
 
@@ -15,7 +15,7 @@ from polypool.aggregators.ranks.kernels import cuda  # noqa: E402
 
 
 def sets(dim):
-    """Sets whose real elements lie anywhere between the pads, which hold NaN."""
+    """Return sets whose real elements are shuffled among pads, which hold NaN."""
     x_BND, mask_BN = random_sets([5, 1, 9, 37, 2], dim, pad=2)
     order_N = torch.randperm(mask_BN.shape[1], generator=torch.Generator().manual_seed(0))
     x_BND, mask_BN = x_BND[:, order_N], mask_BN[:, order_N]
@@ -23,7 +23,7 @@ def sets(dim):
 
 
 def formula(x_BND, mask_BN):
-    """Sort by torch: among equal elements the earlier comes first; zeros behind the real ones."""
+    """Sort with torch: equal elements in input order, zeros after the real ones."""
     order_BND = (
         x_BND.detach()
         .masked_fill(~mask_BN[..., None], -torch.inf)
@@ -36,7 +36,7 @@ def formula(x_BND, mask_BN):
 @pytest.mark.parametrize("dim", [1, 20])
 @pytest.mark.parametrize("per_channel", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_sums_and_gradients_are_those_of_the_formula(dim, per_channel, dtype):
+def test_triton_sorted_sum_matches_torch(dim, per_channel, dtype):
     x_BND, mask_BN = sets(dim)
     x_BND = x_BND.to(dtype).float()
     weight_BNC, cot_BD = torch.randn(*mask_BN.shape, dim if per_channel else 1), torch.randn(5, dim)
@@ -47,7 +47,7 @@ def test_sums_and_gradients_are_those_of_the_formula(dim, per_channel, dtype):
 
 
 @pytest.mark.parametrize("dim", [1, 20])
-def test_sorted_values_are_those_of_the_formula(dim):
+def test_triton_sort_matches_torch(dim):
     x_BND, mask_BN = sets(dim)
     cot_BND = torch.randn(x_BND.shape)
     expected = gradients(lambda x: formula(x, mask_BN), cot_BND, x_BND)
@@ -57,7 +57,7 @@ def test_sorted_values_are_those_of_the_formula(dim):
     torch.testing.assert_close([part.cpu() for part in found], expected)
 
 
-def test_equal_elements_have_ranks_of_their_own():
+def test_equal_elements_rank_in_input_order():
     x_BND = torch.tensor([2.0, 1.0, 2.0, 2.0], device=DEVICE).reshape(1, 4, 1).requires_grad_()
     weight_BNC = torch.tensor([0.4, 0.3, 0.2, 0.1], device=DEVICE).reshape(1, 4, 1)
     mask_BN = torch.ones(1, 4, dtype=torch.bool, device=DEVICE)
@@ -65,7 +65,7 @@ def test_equal_elements_have_ranks_of_their_own():
     torch.testing.assert_close(x_BND.grad.flatten().cpu(), torch.tensor([0.4, 0.1, 0.3, 0.2]))
 
 
-def test_zeros_of_both_signs_are_equal():
+def test_negative_zero_ties_with_positive_zero():
     x_BND = torch.tensor([0.0, -0.0, 1.0, 0.0], device=DEVICE).reshape(1, 4, 1).requires_grad_()
     weight_BNC = torch.tensor([0.4, 0.3, 0.2, 0.1], device=DEVICE).reshape(1, 4, 1)
     cuda.SortedSum.apply(
@@ -89,7 +89,7 @@ def gradients(function, cot, *inputs):
 
 
 @pytest.mark.parametrize("sizes", [[1], [3, 1, 7, 5], [*range(1, 20)]])
-def test_a_shared_gru_is_torchs_over_each_size(sizes):
+def test_triton_shared_gru_matches_torch_gru(sizes):
     gru = torch.nn.GRU(8, 16, batch_first=True, bidirectional=True).double()
     x_NC = torch.randn(max(sizes), 8, dtype=torch.float64)
     cot_SNH = torch.zeros(len(sizes), max(sizes), 16, dtype=torch.float64)

@@ -1,16 +1,16 @@
-"""Poolings by transformers' blocks against their authors' numbers."""
+"""Poolings by transformer blocks against recorded outputs of the authors' code."""
 
 import pytest
 from recorded import Pick, Row, hold_to_recorded, layer, rows
 
 
 def norm(ours: str, theirs: str) -> dict[str, Pick]:
-    """Return the names of a set norm."""
+    """Map our parameters of a set norm to theirs."""
     return {f"{ours}.weight": f"{theirs}.weights", f"{ours}.bias": f"{theirs}.biases"}
 
 
 def block(ours: str, theirs: str) -> dict[str, Pick]:
-    """Return the names of a block's maps."""
+    """Map our parameters of an attention block to theirs."""
     found: dict[str, Pick] = {f"{ours}.key.weight": f"{theirs}.fc_k.weight"}
     for mine, other in (("query", "fc_q"), ("value", "fc_v"), ("row", "fc_o")):
         found |= layer(f"{ours}.{mine}", f"{theirs}.{other}")
@@ -68,5 +68,5 @@ TABLE = [
 
 
 @pytest.mark.parametrize("row", TABLE, ids=str)
-def test_the_recorded_numbers(golden, row):
+def test_transformer_poolings_match_recorded_outputs(golden, row):
     hold_to_recorded(golden / "attentive", row)

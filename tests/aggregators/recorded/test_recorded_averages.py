@@ -1,4 +1,4 @@
-"""Aggregators that weigh elements, or assign them to centres, against their authors' numbers."""
+"""Weighted averages, and assignments to centres, against recorded outputs of the authors' code."""
 
 import numpy as np
 import pytest
@@ -42,12 +42,12 @@ AVERAGES = [
 
 
 def one_behind_the_other(vectors_BKD: Tensor) -> Tensor:
-    """Return vectors laid out channel by channel, at length 1."""
+    """Flatten vectors channel by channel, at unit length."""
     return normalize(vectors_BKD.transpose(1, 2).flatten(1), dim=-1)
 
 
 def token_first(vectors_BKD: Tensor) -> Tensor:
-    """Return the token, and clusters channel by channel, at length 1."""
+    """Concatenate the token and the clusters, channel by channel, at unit length."""
     clusters_BF = vectors_BKD[:, 1:].transpose(1, 2).flatten(1)
     return normalize(torch.cat((vectors_BKD[:, 0], clusters_BF), dim=1), dim=-1)
 
@@ -66,7 +66,7 @@ PARTS, CLUSTERS = 4, 2
 
 
 def cluster_by_cluster(name: str) -> Pick:
-    """Pick an array along channels and clusters, (P, K), laid out as ours, (K, P)."""
+    """Pick an array laid out as (P, K) and reorder it to our (K, P)."""
     return lambda arrays: np.swapaxes(arrays[name].reshape(PARTS, CLUSTERS, -1), 0, 1).reshape(8, -1)
 
 
@@ -98,17 +98,17 @@ ASSIGNMENTS = [
 
 
 @pytest.mark.parametrize("row", AVERAGES, ids=str)
-def test_averages(golden, row):
+def test_averages_match_recorded_outputs(golden, row):
     hold_to_recorded(golden / "averages", row)
 
 
 @pytest.mark.parametrize("row", ASSIGNMENTS, ids=str)
-def test_assignments(golden, row):
+def test_assignments_match_recorded_outputs(golden, row):
     hold_to_recorded(golden / "assignments", row)
 
 
 @pytest.mark.parametrize("case", ["softpool/plain", "adapool/beta0", "adapool/beta25", "adapool/beta100"])
-def test_kernels(golden, case):
+def test_softpool_and_adapool_match_recorded_outputs(golden, case):
     z = Case(golden / "kernels", case)
     x_BND = torch.from_numpy(z["x"])
     module = AGGREGATORS.build(case.split("/")[0], 8)
@@ -118,6 +118,6 @@ def test_kernels(golden, case):
     np.testing.assert_allclose(out.detach(), z["out"], atol=1e-5, rtol=1e-5)
 
 
-def test_values_below_the_epsilon_of_gem_are_recorded(golden):
+def test_recorded_gem_inputs_include_values_below_eps(golden):
     with np.load(golden / "averages" / "gem.npz", allow_pickle=False) as z:
         assert 0.3 < (z["signed/x"] < 1e-6).mean() < 0.7

@@ -1,4 +1,4 @@
-"""Poolings of causal text encoders against their authors' numbers."""
+"""Poolings of causal text encoders against recorded outputs of the authors' code."""
 
 import pytest
 import torch
@@ -35,12 +35,12 @@ CAUSAL = [
 
 
 @pytest.mark.parametrize("row", CAUSAL, ids=str)
-def test_vectors_and_gradients_are_the_authors(golden, row):
+def test_causal_poolings_match_recorded_outputs(golden, row):
     hold_to_recorded(golden / "causal", row)
 
 
 @pytest.mark.parametrize("name", ["last", "position_mean"])
-def test_pads_on_the_left_change_nothing(name):
+def test_left_padding_equals_right_padding(name):
     x_BND, mask_BN = torch.randn(2, 5, 3), torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]).bool()
     pool, order = AGGREGATORS.build(name, 3), [3, 4, 0, 1, 2]
     right, left = pool(x_BND[:1], mask_BN[:1]), pool(x_BND[:1, order], mask_BN[:1, order])
@@ -48,6 +48,6 @@ def test_pads_on_the_left_change_nothing(name):
     assert torch.equal(right.weights[:, order], left.weights)
 
 
-def test_the_last_of_three_weighs_a_half():
+def test_position_mean_weights_grow_with_position():
     pooled = AGGREGATORS.build("position_mean", 2)(torch.randn(1, 3, 2), torch.ones(1, 3).bool())
     torch.testing.assert_close(pooled.weights, torch.tensor([[1 / 6, 2 / 6, 3 / 6]]))

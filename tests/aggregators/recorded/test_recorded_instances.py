@@ -1,4 +1,4 @@
-"""Aggregators of multiple instance learning against their authors' numbers."""
+"""Aggregators of multiple instance learning (MIL) against recorded outputs of the authors' code."""
 
 import pytest
 from recorded import Row, hold_to_recorded, layer
@@ -41,5 +41,5 @@ INSTANCES = [
 
 
 @pytest.mark.parametrize("row", INSTANCES, ids=str)
-def test_the_recorded_numbers(golden, row):
+def test_mil_aggregators_match_recorded_outputs(golden, row):
     hold_to_recorded(golden / "instances", row)

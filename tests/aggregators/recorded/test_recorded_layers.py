@@ -1,4 +1,4 @@
-"""Poolings of several layers against their authors' numbers."""
+"""Poolings of several layers against recorded outputs of the authors' code."""
 
 import pytest
 import torch
@@ -43,12 +43,12 @@ LAYERS = [
 
 
 @pytest.mark.parametrize("row", LAYERS, ids=str)
-def test_vectors_and_gradients_are_the_authors(golden, row):
+def test_layer_poolings_match_recorded_outputs(golden, row):
     hold_to_recorded(golden / "layers", row)
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_weights_drop_out_in_training_alone(training):
+def test_layer_fusion_dropout_applies_only_in_training(training):
     module = AGGREGATORS.build("layer_fusion(heads=2, dropout=1)", 6).train(training)
     vector_BD = module(*random_sets([5, 3], 6)).vectors
-    assert torch.equal(*vector_BD) is training, "only the bias of the output map is left"
+    assert torch.equal(*vector_BD) is training, "dropout=1 must leave only the output bias, in training only"

@@ -1,4 +1,4 @@
-"""Aggregators by queries against their authors' numbers."""
+"""Aggregators with learned queries against recorded outputs of the authors' code."""
 
 import pytest
 from recorded import Pick, Row, hold_to_recorded, layer, rows
@@ -6,7 +6,7 @@ from torch.nn.functional import normalize
 
 
 def packed(ours: str, theirs: str, dim: int) -> dict[str, Pick]:
-    """Return the names of maps of queries, keys and values that one array of theirs holds."""
+    """Map our query, key and value parameters to slices of their packed array."""
     return {
         f"{ours}.{name}.{kind}": rows(f"{theirs}.{kind}", i * dim, (i + 1) * dim)
         for i, name in enumerate(("query", "key", "value"))
@@ -16,7 +16,7 @@ def packed(ours: str, theirs: str, dim: int) -> dict[str, Pick]:
 
 
 def block(ours: str, theirs: str) -> dict[str, Pick]:
-    """Return the names of a block of the Set Transformer."""
+    """Map our parameters of a Set Transformer block to theirs."""
     names = {"query": "fc_q", "value": "fc_v", "row": "fc_o", "norm": "ln0", "norm_row": "ln1"}
     found = {f"{ours}.key.weight": f"{theirs}.fc_k.weight"}
     for mine, other in names.items():
@@ -25,7 +25,7 @@ def block(ours: str, theirs: str) -> dict[str, Pick]:
 
 
 def class_attention(ours: str, theirs: str) -> dict[str, Pick]:
-    """Return the names of a layer whose norms and MLP are a vision transformer's."""
+    """Map our norms, output map and MLP of a layer to a vision transformer's."""
     return {
         **layer(f"{ours}.norm", f"{theirs}.norm1"),
         **layer(f"{ours}.norm_mlp", f"{theirs}.norm2"),
@@ -142,5 +142,5 @@ TABLE = [
 
 
 @pytest.mark.parametrize("row", TABLE, ids=str)
-def test_the_recorded_numbers(golden, row):
+def test_query_aggregators_match_recorded_outputs(golden, row):
     hold_to_recorded(golden / "queries", row)

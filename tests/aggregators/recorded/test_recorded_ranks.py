@@ -1,4 +1,4 @@
-"""Aggregators that weigh ranks in slices against their authors' numbers."""
+"""Sliced-Wasserstein aggregators against recorded outputs of the authors' code."""
 
 import pytest
 import torch
@@ -17,11 +17,11 @@ RANKS = [
 
 
 @pytest.mark.parametrize("row", RANKS, ids=str)
-def test_the_recorded_numbers(golden, row):
+def test_sliced_wasserstein_matches_recorded_outputs(golden, row):
     hold_to_recorded(golden / "ranks", row)
 
 
-def test_repeated_alike_elements_leave_the_quantiles_where_they_were():
+def test_fsw_is_invariant_to_repeating_the_set():
     module, x_BND = AGGREGATORS.build("fsw", 6), torch.randn(1, 5, 6)
     once, often = (
         module(x, torch.ones(x.shape[:2], dtype=torch.bool)).vectors for x in (x_BND, x_BND.repeat(1, 3, 1))

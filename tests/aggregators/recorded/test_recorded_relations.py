@@ -1,4 +1,4 @@
-"""Aggregators in which elements meet each other, or a text, against their authors' numbers."""
+"""Aggregators relating elements to each other or to a text, against recorded outputs of the authors' code."""
 
 import pytest
 from recorded import Pick, Row, hold_to_recorded, layer
@@ -55,7 +55,7 @@ TABLE = [
             names=SEQUENTIAL,
             of_ours=of_unit_length,
         )
-        for case in ("masked", "faint")  # where elements are faint, the epsilon of the norms is seen
+        for case in ("masked", "faint")  # faint: elements so small that the norms' epsilon matters
     ),
     Row(
         case="seq_lstm/masked",
@@ -67,11 +67,11 @@ TABLE = [
     Row(case="xpool/heads2", spec="xpool(heads=2)", names=XPOOL),
     Row(
         case="text_topk/pairs", spec="text_topk(k=2)", of_ours=lambda vectors: 2 * vectors
-    ),  # theirs is the sum
+    ),  # theirs is the sum of two, ours the mean
     Row(case="text_softmax/pairs", spec="text_softmax(temperature=0.1)"),
 ]
 
 
 @pytest.mark.parametrize("row", TABLE, ids=str)
-def test_the_recorded_numbers(golden, row):
+def test_relational_aggregators_match_recorded_outputs(golden, row):
     hold_to_recorded(golden / "relations", row)

@@ -1,4 +1,4 @@
-"""Aggregators that choose among elements, and the distribution of a set, against their authors' numbers."""
+"""Aggregators that select elements, and `probabilistic`, against recorded outputs of the authors' code."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ NO_GRADIENT = "theirs gives what the others weigh no gradient"
 
 
 def sorted_units(vectors: Tensor) -> Tensor:
-    """Return vectors of unit length, in the order of their first channel."""
+    """Normalise vectors to unit length and sort them by their first channel."""
     vectors = normalize(vectors, dim=-1)
     return vectors.gather(1, vectors[..., :1].argsort(dim=1).expand_as(vectors))
 
@@ -57,11 +57,11 @@ TABLE = [
 
 
 @pytest.mark.parametrize("row", TABLE, ids=str)
-def test_the_recorded_numbers(golden, row):
+def test_selecting_aggregators_match_recorded_outputs(golden, row):
     hold_to_recorded(golden / "selections", row)
 
 
-def test_the_scores_of_ts2_net_where_the_first_element_represents_the_whole(golden):
+def test_ts2_select_scores_match_recorded_outputs(golden):
     folder = golden / "selections"
     case, params = Case(folder, "ts2_select/scores"), Case(folder, "ts2_select/scores", "param/")
     module = AGGREGATORS.build("ts2_select", 8)

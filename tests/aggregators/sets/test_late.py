@@ -1,4 +1,4 @@
-"""`late`: elements as they are, and clustered by Ward's criterion, against a search over pairs."""
+"""`late`: elements unchanged, or clustered by Ward's criterion, against a search over all pairs."""
 
 import math
 
@@ -11,7 +11,7 @@ from polypool.infra.registry import AGGREGATORS
 
 
 def ward(x_ND: Tensor, clusters: int) -> list[Tensor]:
-    """Merge, again and again, the two clusters whose union costs least, and return the means."""
+    """Repeatedly merge the two clusters of least Ward cost; return the cluster means."""
     x_ND = x_ND / x_ND.norm(dim=1, keepdim=True)
     groups = [[n] for n in range(len(x_ND))]
     while len(groups) > clusters:
@@ -38,7 +38,7 @@ def ward(x_ND: Tensor, clusters: int) -> list[Tensor]:
         ("late(budget=1)", lambda n: 1),
     ],
 )
-def test_elements_or_the_means_of_wards_clusters(spec, kept):
+def test_late_returns_elements_or_ward_cluster_means(spec, kept):
     sizes = [11, 1, 4, 2]
     x_BND, mask_BN = random_sets(sizes, 6, dtype=torch.float64)
     x_BND = x_BND.requires_grad_()
@@ -55,7 +55,7 @@ def test_elements_or_the_means_of_wards_clusters(spec, kept):
         torch.testing.assert_close(ours, theirs)
 
 
-def test_a_set_with_nan_gives_nan_and_leaves_its_mates():
+def test_late_keeps_nan_within_its_set():
     x_BND, mask_BN = random_sets([4, 4], 6)
     x_BND[0, 2] = float("nan")
     vectors = AGGREGATORS.build("late(factor=2)", 6)(x_BND, mask_BN).vectors

@@ -13,7 +13,7 @@ NAMES = {
 }
 
 
-def test_the_recorded_numbers(golden):
+def test_pie_matches_recorded_outputs(golden):
     z = np.load(golden / "pvse.npz", allow_pickle=False)
     module = PIE(12, k=2, width=16)
     module.load_state_dict(

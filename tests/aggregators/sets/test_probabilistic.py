@@ -1,4 +1,4 @@
-"""A Gaussian of each set against its formula, and in what precision it is made."""
+"""`probabilistic`, a Gaussian per set: its mean, and its precision under autocast."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from polypool.aggregators.random_sets import random_sets
 from polypool.infra.registry import AGGREGATORS
 
 
-def test_what_makes_the_mean_makes_it_as_it_does_alone():
+def test_mean_equals_output_of_mean_aggregator():
     torch.manual_seed(0)
     module = AGGREGATORS.build("probabilistic", 8)
     x_BND, mask_BN = random_sets([4, 1, 3], 8)
@@ -20,13 +20,13 @@ def test_what_makes_the_mean_makes_it_as_it_does_alone():
     assert weight.shape == (3, 4)
 
 
-def test_one_that_hands_on_to_it_makes_what_it_makes():
+def test_gcn_then_probabilistic_makes_a_distribution():
     module = AGGREGATORS.build("gcn(then=probabilistic)", 8)
     assert (module.makes, module.num_embeddings) == ("distribution", 2)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_under_autocast_the_log_variance_is_in_single_precision(dtype):
+def test_log_variance_is_float32_under_autocast(dtype):
     torch.manual_seed(0)
     module = AGGREGATORS.build("probabilistic", 16).eval()
     x_BND, mask_BN = random_sets([9, 4], 16)

@@ -28,7 +28,7 @@ def theirs_of(ours: str) -> str | None:
 
 
 @pytest.mark.parametrize(("case", "padding"), [("txt_nopad", 0), ("txt_nopad", 3), ("txt_alone1", 3)])
-def test_the_recorded_numbers(golden, case, padding):
+def test_slots_match_recorded_outputs(golden, case, padding):
     z = np.load(golden / "dive_aggregation.npz", allow_pickle=False)
     module = Slots(12, **RECORDED).eval()
     names = {ours: theirs_of(ours) for ours in module.state_dict() if theirs_of(ours)}
@@ -53,7 +53,7 @@ def test_the_recorded_numbers(golden, case, padding):
         np.testing.assert_allclose(parameters[ours].grad, recorded, atol=5e-5, rtol=1e-4)
 
 
-def test_the_recorded_position_codes(golden):
+def test_position_codes_match_recorded_outputs(golden):
     z = np.load(golden / "posenc.npz", allow_pickle=False)
     line = encode_line(torch.ones(1, 9, dtype=torch.bool), 12)
     np.testing.assert_allclose(line[0], z["dive1d_d12_n9"], atol=2e-6)
@@ -61,14 +61,14 @@ def test_the_recorded_position_codes(golden):
     np.testing.assert_allclose(grid[0], z["dive2d_d16_h3_w4"], atol=2e-6)
 
 
-def test_every_element_is_shared_out_and_pads_are_not():
+def test_slot_weights_sum_to_one_per_real_element():
     x_BNC, mask_BN = random_sets([5, 1, 9], 8)
     x_BNC = x_BNC.masked_fill(~mask_BN[..., None], torch.nan)
     weight_BKN = Slots(8, head_width=4).eval()(x_BNC, mask_BN).weights
     torch.testing.assert_close(weight_BKN.sum(dim=1), mask_BN.float())
 
 
-def test_holes_in_the_mask_change_no_cell_of_a_grid():
+def test_mask_holes_do_not_shift_grid_positions():
     torch.manual_seed(0)
     module = Slots(8, head_width=4, positions=(2, 2)).eval()
     x_BNC, mask_BN = random_sets([4, 4], 8)
@@ -77,7 +77,7 @@ def test_holes_in_the_mask_change_no_cell_of_a_grid():
     torch.testing.assert_close(module(holes_BNC, hole_mask_BN).vectors, module(x_BNC, mask_BN).vectors)
 
 
-def test_positions_matter_and_only_to_keys():
+def test_position_codes_affect_only_keys():
     torch.manual_seed(0)
     module = Slots(8, head_width=4, positions=True).eval()
     x_BNC, mask_BN = random_sets([6], 8)

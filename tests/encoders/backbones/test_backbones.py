@@ -36,7 +36,7 @@ def resnet(tmp_path_factory) -> Path:
         ("registers", "dinov2", 5),
     ],
 )
-def test_towers_give_the_patches_of_their_last_layer(towers, name, kind, before):
+def test_towers_return_last_layer_patches(towers, name, kind, before):
     from transformers import AutoImageProcessor, AutoModel
 
     image, folder = noise(), towers[name]
@@ -60,7 +60,7 @@ def test_towers_give_the_patches_of_their_last_layer(towers, name, kind, before)
 @pytest.mark.parametrize(
     ("layers", "numbers"), [("1", [2]), ("2", [2, 1]), ("'1'", [1]), ("'2'", [2]), ("'1, 2'", [1, 2])]
 )
-def test_layers_are_the_last_ones_or_those_of_a_list(towers, name, layers, numbers):
+def test_layers_option_takes_count_or_list(towers, name, layers, numbers):
     from transformers import AutoModel
 
     image, folder = noise(), towers[name]
@@ -90,13 +90,13 @@ def test_layers_are_the_last_ones_or_those_of_a_list(towers, name, layers, numbe
 
 
 @pytest.mark.parametrize("layers", ["0", "-1", "3", "'0'", "'3'", "'a'", "'1,1'", "''", "None", "1.5"])
-def test_other_layers_are_refused_with_their_range(towers, layers):
+def test_invalid_layers_are_refused_with_valid_range(towers, layers):
     with pytest.raises(InputError, match=r"has layers 1 to 2: .*, not " + re.escape(layers)):
         BACKBONES.build(f"dinov2(name={str(towers['dinov2'])!r}, layers={layers})")
 
 
 @pytest.mark.parametrize("grid", [1, 3, 6])
-def test_patches_are_averaged_over_a_grid_of_cells(towers, grid):
+def test_patches_are_averaged_over_grid_cells(towers, grid):
     image, name = noise(), str(towers["dinov2"])
     (all_ND,) = BACKBONES.build(f"dinov2(name={name!r}, cls=True)")([image])
     backbone = BACKBONES.build(f"dinov2(name={name!r}, cls=True, grid={grid})")
@@ -107,17 +107,17 @@ def test_patches_are_averaged_over_a_grid_of_cells(towers, grid):
     assert backbone.describe()["grid"] == grid
 
 
-def test_a_backbone_computes_in_bfloat16_on_request_and_says_so(towers):
+def test_bfloat16_backbone_records_its_precision(towers):
     image, name = noise(), str(towers["dinov2"])
     full, half = (BACKBONES.build(f"dinov2(name={name!r}{more})") for more in ("", ", bfloat16=True"))
     (x_ND,), (rounded_ND,) = full([image]), half([image])
     assert rounded_ND.dtype == np.float32
     assert 0 < np.abs(rounded_ND - x_ND).max() < 0.1 * np.abs(x_ND).max()
     assert half.describe()["bfloat16"] is True
-    assert "bfloat16" not in full.describe(), "older stores still fit"
+    assert "bfloat16" not in full.describe(), "float32 must not be recorded, so that older stores still match"
 
 
-def test_resnet_gives_the_cells_of_the_last_map(resnet):
+def test_resnet_returns_cells_of_last_map(resnet):
     from transformers import ConvNextImageProcessorPil, ResNetModel
 
     image = noise()
@@ -131,17 +131,17 @@ def test_resnet_gives_the_cells_of_the_last_map(resnet):
     np.testing.assert_allclose(x_ND[4], map_DHW[:, 1, 0], rtol=1e-4, atol=1e-5)
 
 
-def test_resnet_squeezes_the_whole_image_where_a_size_is_given(resnet):
+def test_resnet_size_option_resizes_without_cropping(resnet):
     backbone = BACKBONES.build(f"resnet(name={str(resnet)!r}, size=64)")
     border = Image.new("RGB", (80, 80))
-    border.paste((255, 255, 255), (0, 0, 80, 4))  # the model's own preprocessing would cut this off
+    border.paste((255, 255, 255), (0, 0, 80, 4))  # the model's own preprocessing would crop this
     plain, marked = backbone([Image.new("RGB", (80, 80)), border])
     assert plain.shape == (64, 12)
     assert np.abs(plain - marked)[:8].max() > 1e-3
 
 
 @pytest.mark.parametrize("kind", ["vit", "clip", "siglip", "dinov2", "resnet"])
-def test_images_of_every_mode_and_size_go_through_one_batch(towers, resnet, kind):
+def test_one_batch_mixes_image_modes_and_sizes(towers, resnet, kind):
     images = [Image.new(mode, size) for mode in MODES for size in [(1, 1), (3, 40), (40, 3)]]
     features = BACKBONES.build(f"{kind}(name={str((towers | {'resnet': resnet})[kind])!r})")(images)
     assert {len(x_ND) for x_ND in features} == {16}
@@ -158,7 +158,7 @@ def halves(left: tuple[int, int, int], right: tuple[int, int, int]) -> Image.Ima
     return image
 
 
-def test_cells_colour_moments_against_numpy():
+def test_cells_colour_moments_match_numpy():
     cells = Cells(grid=2, pixels=8)
     image = noise(16, 16)
     (x_ND,) = cells([image])
@@ -169,7 +169,7 @@ def test_cells_colour_moments_against_numpy():
     np.testing.assert_allclose(x_ND[2, COVARIANCE], expected, rtol=1e-4)
 
 
-def test_cells_are_in_rows_and_know_their_place():
+def test_cells_are_row_major_and_include_position():
     (x_ND,) = Cells(grid=4)([halves((0, 0, 0), (255, 255, 255))])
     light_GG = x_ND[:, 0].reshape(4, 4)
     assert (light_GG[:, :2] < 1).all()
@@ -187,12 +187,12 @@ def test_edges_fall_into_the_bin_of_their_direction(across, expected):
     assert (energy[:, expected] > 0.99 * energy.sum(axis=1)).all()
 
 
-def test_texture_is_the_root_of_a_distribution():
+def test_squared_texture_features_sum_to_one():
     (x_ND,) = Cells()([noise()])
     np.testing.assert_allclose((x_ND[:, TEXTURE] ** 2).sum(axis=1), 1, rtol=1e-5)
 
 
-def test_contrast_is_against_the_cells_around():
+def test_contrast_subtracts_mean_of_surrounding_cells():
     (x_ND,) = Cells(grid=7)([noise()])
     around = x_ND[:, MEAN].reshape(7, 7, 3)[0:5, 0:5].mean(axis=(0, 1))  # about row 2, column 2
     np.testing.assert_allclose(x_ND[16, CONTRAST][:3], x_ND[16, MEAN] - around, rtol=1e-3, atol=1e-3)

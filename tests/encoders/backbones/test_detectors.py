@@ -1,4 +1,4 @@
-"""Detectors as backbones: small random models of each kind, held to transformers' own reading of their outputs."""
+"""Detectors as backbones: small random models of each kind against transformers' own post-processing."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,7 +34,7 @@ def build(kind: str, folder: Path, more: str = ""):
 def as_transformers_reads(
     kind: str, folder: Path, image: Image.Image
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return vectors, boxes in pixels and scores of all queries, as the library's own functions have them."""
+    """Return vectors, boxes in pixels and scores of all queries, by transformers' own functions."""
     import transformers as tf
 
     processor = tf.AutoImageProcessor.from_pretrained(folder, backend="pil")
@@ -52,7 +52,7 @@ def as_transformers_reads(
         else:
             found = model(**pixels)
             vector_BQD = found.last_hidden_state
-    if kind == "rtdetr":  # whose function ranks pairs of query and class
+    if kind == "rtdetr":  # its post-processing ranks pairs of query and class
         score_Q = found.logits[0].sigmoid().amax(dim=-1)
         centre_Q4 = found.pred_boxes[0]
         middle_Q2, half_Q2 = centre_Q4[:, :2], centre_Q4[:, 2:] / 2
@@ -68,7 +68,7 @@ def as_transformers_reads(
     ("kind", "height", "width"),
     [("detr", 40, 60), ("rtdetr", 40, 60), ("owlv2", 40, 60), ("owlv2", 60, 40)],
 )
-def test_regions_are_those_that_transformers_reads(folders, kind, height, width):
+def test_regions_match_transformers_post_processing(folders, kind, height, width):
     image = picture(height, width)
     vector_QD, box_Q4, score_Q = as_transformers_reads(kind, folders[kind], image)
     box_Q4 = (box_Q4 / np.array([width, height, width, height])).clip(0, 1)
@@ -82,11 +82,11 @@ def test_regions_are_those_that_transformers_reads(folders, kind, height, width)
     np.testing.assert_allclose(found.x_ND, vector_QD[order], rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(found.columns[BOXES], box_Q4[order], atol=1e-5)
     np.testing.assert_allclose(found.columns[SCORES][:, 0], score_Q[order], rtol=1e-4)
-    assert np.ptp(found.columns[BOXES], axis=0).max() > 1e-2, "the boxes of this test differ"
+    assert np.ptp(found.columns[BOXES], axis=0).max() > 1e-2, "the boxes of this test must differ"
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_batch_mates_of_any_size_do_not_count(folders, kind):
+def test_regions_do_not_depend_on_batch_mates(folders, kind):
     images = [picture(40, 60), picture(60, 40, 1), picture(40, 60, 2).convert("L")]
     backbone = build(kind, folders[kind], ", regions=5")
     for image, together in zip(images, backbone(images), strict=True):
@@ -95,7 +95,7 @@ def test_batch_mates_of_any_size_do_not_count(folders, kind):
         assert {name: x.shape[1] for name, x in together.columns.items()} == dict(backbone.columns)
 
 
-def test_surer_regions_leave_out_what_lies_on_them(folders):
+def test_regions_overlapping_better_ones_are_dropped(folders):
     image = picture(40, 60)
     (every,) = build("owlv2", folders["owlv2"], ", regions=16, overlap=1.0")([image])
     (few,) = build("owlv2", folders["owlv2"], ", regions=16, overlap=0.1")([image])

@@ -1,4 +1,4 @@
-"""I3D: its network against the published table and formulas; its windows over a video as a backbone."""
+"""I3D: the network against published shapes and a reference; windows over a video as a backbone."""
 
 import math
 from itertools import product
@@ -14,7 +14,7 @@ from polypool.encoders.backbones.inception import I3D, pad_same
 from polypool.infra.registry import BACKBONES
 
 
-def test_names_and_shapes_are_the_published_ones(weights):
+def test_i3d_parameters_match_published_names_and_shapes(weights):
     expected = {name: x.shape for name, x in weights.items() if not name.endswith("num_batches_tracked")}
     network = I3D()
     assert {name: x.shape for name, x in network.state_dict().items()} == expected
@@ -23,14 +23,14 @@ def test_names_and_shapes_are_the_published_ones(weights):
 
 
 def explicit_pads(size: int, kernel: int, stride: int) -> tuple[int, int]:
-    """Return TensorFlow's SAME padding before and after, from the outputs it promises."""
+    """Return TensorFlow's SAME padding before and after, from the required output size."""
     before_and_after = 0
     while (size + before_and_after - kernel) // stride + 1 < math.ceil(size / stride):
         before_and_after += 1
     return before_and_after // 2, before_and_after - before_and_after // 2
 
 
-def test_padding_is_tensorflow_s():
+def test_padding_matches_tensorflow_same():
     for (kernel, stride), size in product([(1, 1), (2, 2), (3, 1), (3, 2), (7, 2)], [1, 2, 3, 7, 8, 9]):
         padded = pad_same(torch.ones(1, 1, size, 1, 1), (kernel, 1, 1), (stride, 1, 1))[0, 0, :, 0, 0]
         before, after = explicit_pads(size, kernel, stride)
@@ -38,7 +38,7 @@ def test_padding_is_tensorflow_s():
 
 
 def reference_map(weights: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
-    """Return the last map, written down layer by layer from the paper's figure 3 and the published names."""
+    """Compute the last map layer by layer, from the paper's figure 3 and the published names."""
     w = {name: value.double() for name, value in weights.items()}
 
     def padded(x, kernel, stride):
@@ -74,7 +74,7 @@ def reference_map(weights: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Te
 
 
 @pytest.mark.parametrize("sizes", [(9, 33, 50), (1, 31, 1)])
-def test_the_last_map_is_that_of_the_paper_s_layers(network, weights, sizes):
+def test_i3d_last_map_matches_reference(network, weights, sizes):
     x = torch.rand(1, 3, *sizes, dtype=torch.float64) * 2 - 1
     expected = reference_map(weights, x)
     assert expected.shape[2:] == tuple(
@@ -88,7 +88,7 @@ def test_the_last_map_is_that_of_the_paper_s_layers(network, weights, sizes):
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4 * float(expected.max()))
 
 
-def test_features_are_means_over_two_steps_and_all_places(network, monkeypatch):
+def test_features_average_two_steps_and_all_positions(network, monkeypatch):
     map_BCTHW = torch.randn(1, 1024, 3, 7, 7)
     monkeypatch.setattr(network, "last_map", lambda pixels: map_BCTHW)
     with torch.no_grad():
@@ -103,7 +103,7 @@ def test_features_are_means_over_two_steps_and_all_places(network, monkeypatch):
 
 
 class Steps:
-    """In the network's place: the mean of the first channel over every 8 frames, then of two neighbours."""
+    """A fake network: the mean of the first channel over every 8 frames, then over two neighbours."""
 
     def __call__(self, pixels_B3THW: torch.Tensor) -> torch.Tensor:
         self.seen = pixels_B3THW
@@ -119,7 +119,7 @@ def grey(value: int) -> Image.Image:
     ("window", "count"),
     [*product([16], [1, 8, 9, 16, 17, 24, 25]), (24, 73), *product([64], [63, 65, 72, 121])],
 )
-def test_windows_give_as_many_steps_as_the_whole_video(path, monkeypatch, window, count):
+def test_windowed_features_equal_whole_video_features(path, monkeypatch, window, count):
     backbone = built(path, window=window, monkeypatch=monkeypatch)
     features_TD = backbone(grey(number) for number in range(count))
     filled = [min(number, count - 1) for number in range(max(16, -(-count // 8) * 8))]
@@ -140,8 +140,8 @@ def built(path: Path, *, monkeypatch: pytest.MonkeyPatch, **sizes: int):
 def test_frames_are_resized_cropped_and_scaled(path, monkeypatch):
     backbone = built(path, window=16, monkeypatch=monkeypatch)
     image = Image.new("RGB", (1024, 512), (255, 0, 51))
-    image.paste((0, 0, 0), (0, 0, 512 - 460, 512))  # 26 of 512 columns at the new size: outside the middle
-    image.paste((0, 255, 0), (0, 0, 1024, 16))  # 8 of 256 rows: outside too
+    image.paste((0, 0, 0), (0, 0, 512 - 460, 512))  # 26 of 512 columns after resizing: outside the crop
+    image.paste((0, 255, 0), (0, 0, 1024, 16))  # 8 of 256 rows after resizing: outside the crop
     backbone([image])
     seen = backbone._network.seen.cpu()
     assert seen.shape == (1, 3, 16, 224, 224)
@@ -152,7 +152,7 @@ def test_frames_are_resized_cropped_and_scaled(path, monkeypatch):
         assert backbone._network.seen.shape == (1, 3, 16, 224, 224)
 
 
-def test_the_backbone_runs_the_published_file_on_the_middle_of_frames(path):
+def test_i3d_backbone_matches_recorded_features(path):
     backbone = BACKBONES.build(f"i3d(weights={str(path)!r}, window=16)")
     about = backbone.describe()
     assert (about["backbone"], about["window"], about["stride"]) == ("i3d", 16, 8)
@@ -160,6 +160,6 @@ def test_the_backbone_runs_the_published_file_on_the_middle_of_frames(path):
     noise = np.random.default_rng(0).integers(0, 256, (9, 224, 256, 3), np.uint8)
     features_TD = backbone(map(Image.fromarray, noise))
     assert (features_TD.shape, features_TD.dtype, backbone.dim) == ((1, 1024), np.float32, 1024)
-    # means of `reference_map` in float64 on the central crop of frames of 293 x 256 pixels, the last one 8 times
+    # means of `reference_map` in float64 on the central crop of 293 x 256 frames, the last one 8 times
     recorded = [4.6239947, 5.5613813, 8.3519615, 5.7097008, 1.1473859, 0.3830586, 1.5919097, 3.0625333]
     np.testing.assert_allclose(features_TD[0, :8], recorded, rtol=1e-4)

@@ -49,7 +49,7 @@ def saved(folder, kind: str, settings: dict) -> str:
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_patches_are_the_librarys_states_and_every_trained_weight_has_a_gradient(kind, tmp_path):
+def test_patches_match_transformers_and_train_all_weights(kind, tmp_path):
     from transformers import AutoModel
 
     settings, cells, ahead = MODELS[kind]
@@ -74,7 +74,7 @@ def test_patches_are_the_librarys_states_and_every_trained_weight_has_a_gradient
     assert none == []
 
 
-def test_a_class_token_is_put_first_where_there_is_one(tmp_path):
+def test_class_token_comes_first_or_is_refused(tmp_path):
     name = saved(tmp_path / "dinov3", "dinov3_vit", FLAT | {"num_register_tokens": 4})
     assets = PATCHES.prepare(name=name, size=32)
     plain, whole = (

@@ -1,4 +1,4 @@
-"""Attention of a CPU under autocast stays in float32."""
+"""Attention under CPU autocast is computed in float32."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def formula(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
 
 
 class Calls(TorchDispatchMode):
-    """The precision of each call of one of torch's kernels of attention."""
+    """Records the dtype of each call of a torch attention kernel."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ BIAS = torch.linspace(-1, 1, 3 * 2 * 5 * 7).reshape(3, 2, 5, 7)
     ],
     ids=["none", "bool", "float32", "bfloat16"],
 )
-def test_only_the_result_is_rounded(parts_BHND, mask, bias):
+def test_only_attention_output_is_rounded(parts_BHND, mask, bias):
     expected = formula(*parts_BHND, bias)
     with torch.autocast("cpu", torch.bfloat16):
         found = F.scaled_dot_product_attention(*parts_BHND, mask)
@@ -72,7 +72,7 @@ def test_only_the_result_is_rounded(parts_BHND, mask, bias):
         torch.testing.assert_close(ours, exact, rtol=1e-4, atol=1e-5)
 
 
-def test_float64_and_what_is_outside_autocast_stay_as_they_are(parts_BHND):
+def test_float64_and_calls_outside_autocast_are_unchanged(parts_BHND):
     wide = [part.double() for part in parts_BHND]
     with torch.autocast("cpu", torch.bfloat16):
         torch.testing.assert_close(
@@ -82,7 +82,7 @@ def test_float64_and_what_is_outside_autocast_stay_as_they_are(parts_BHND):
     assert F.scaled_dot_product_attention(*parts_BHND).dtype == torch.float32
 
 
-def test_modules_of_torch_attend_in_float32_forward_and_backward():
+def test_torch_modules_attend_in_float32():
     module = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
     with Calls() as calls:
         with torch.autocast("cpu", torch.bfloat16):

@@ -10,7 +10,7 @@ CPU = torch.device("cpu")
 
 
 class Clock:
-    """A clock set by tests, and a probe of a given duration."""
+    """A clock set by tests, and probes with given results."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, probes: list[float]) -> None:
         self.now, self.probes = 100.0, probes
@@ -18,22 +18,22 @@ class Clock:
         monkeypatch.setattr(cost, "probe", self.probe)
 
     def probe(self, device: torch.device) -> float:
-        self.now += 7.0  # what a probe takes itself is in no cost
+        self.now += 7.0  # the duration of the probe itself must not count
         return self.probes.pop(0)
 
 
-def test_a_cost_is_the_time_over_the_mean_of_the_probes_around_it(monkeypatch):
+def test_cost_is_time_over_mean_of_surrounding_probes(monkeypatch):
     clock = Clock(monkeypatch, [0.5, 1.5, 2.5])
     meter = CostMeter(CPU)
     clock.now += 10.0
     assert meter.lap() == pytest.approx(10.0 / 1.0)
     assert meter.seconds == 10.0
     clock.now += 4.0
-    assert meter.lap() == pytest.approx(4.0 / 2.0)  # the second probe counts for both
+    assert meter.lap() == pytest.approx(4.0 / 2.0)  # both laps share the second probe
     assert meter.seconds == 4.0
 
 
-def test_a_gpu_is_busy_between_the_events_around_steps(monkeypatch):
+def test_gpu_busy_time_is_measured_by_step_events(monkeypatch):
     clock = Clock(monkeypatch, [0.5] * 3)
 
     class Event:
@@ -57,7 +57,7 @@ def test_a_gpu_is_busy_between_the_events_around_steps(monkeypatch):
         assert (meter.busy, meter.seconds) == (expected, expected + 2.0)
 
 
-def test_a_probe_is_the_mean_of_its_products(monkeypatch):
+def test_probe_returns_mean_time_per_product(monkeypatch):
     ticks = iter([3.0, 3.0 + 8 * 0.25])
     monkeypatch.setattr(cost, "seconds", lambda device: next(ticks))
     assert probe(CPU) == 0.25

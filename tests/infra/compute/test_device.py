@@ -9,20 +9,20 @@ from polypool.infra.compute.unfilled import Unfilled
 META = torch.device("meta")
 
 
-def test_a_batch_is_where_the_model_is():
+def test_batch_moves_to_model_device():
     batch = {"x": torch.zeros(2, 3), "mask": torch.ones(2, dtype=torch.bool)}
     there = on_device(batch, device_of(nn.Linear(3, 3, device=META)))
     assert list(there) == ["x", "mask"]
     assert {x.device for x in there.values()} == {META}
-    assert batch["x"].device.type == "cpu", "what was given stays where it is"
+    assert batch["x"].device.type == "cpu", "the given batch must not be moved"
     assert on_device(batch, torch.device("cpu"))["x"] is batch["x"]
 
 
-def test_a_model_without_parameters_is_on_the_cpu():
+def test_model_without_parameters_defaults_to_cpu():
     assert device_of(nn.Identity()) == torch.device("cpu")
 
 
-def test_a_gpu_is_taken_where_there_is_one_and_its_float32_is_no_tf32(monkeypatch):
+def test_best_device_prefers_gpu_and_disables_tf32(monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
     for there, kind in [(False, "cpu"), (True, "cuda")]:
         monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)
@@ -30,7 +30,7 @@ def test_a_gpu_is_taken_where_there_is_one_and_its_float32_is_no_tf32(monkeypatc
         assert torch.backends.cudnn.allow_tf32 is not there
 
 
-def test_memory_that_torch_caches_is_free(monkeypatch):
+def test_free_memory_includes_torch_cache(monkeypatch):
     for name, value in {"memory_reserved": 50, "memory_allocated": 20, "mem_get_info": (7, 100)}.items():
         monkeypatch.setattr(torch.cuda, name, lambda device, value=value: value)
     assert free_memory(torch.device("cuda")) == 7 + 30
@@ -45,7 +45,7 @@ def model() -> nn.Module:
     return made
 
 
-def test_a_model_has_its_names_shapes_and_buffers_and_draws_no_numbers():
+def test_unfilled_model_keeps_shapes_and_draws_no_numbers():
     expected, before = model(), torch.get_rng_state()
     with Unfilled():
         found = model()
@@ -57,4 +57,4 @@ def test_a_model_has_its_names_shapes_and_buffers_and_draws_no_numbers():
     assert shapes[0] == shapes[1]
     assert torch.equal(found.scale, expected.scale)
     model()
-    assert not torch.equal(torch.get_rng_state(), before), "outside numbers are drawn again"
+    assert not torch.equal(torch.get_rng_state(), before), "initialisation outside `Unfilled` must be random"

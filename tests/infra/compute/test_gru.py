@@ -14,7 +14,7 @@ SIZES = [[3, 9, 1, 9, 4, 2], [1, 1], [5], [2, 2, 2], [1, 7]]
 
 @pytest.fixture(autouse=True, params=[OURS])
 def computed(request, monkeypatch) -> None:
-    """Compute every GRU in our way, or with `TORCHS` in torch's, whatever its size."""
+    """Use our GRU for all sizes; with `TORCHS`, torch's."""
     for name in ("MANY", "WIDE", "FEW"):
         monkeypatch.setattr(module, name, request.param)
 
@@ -23,7 +23,7 @@ both = pytest.mark.parametrize("computed", [OURS, TORCHS], indirect=True)
 
 
 def explicit(gru: GRU, x_BNE: Tensor, size_B: Tensor) -> tuple[Tensor, Tensor, nn.GRU]:
-    """The definition: torch's GRU over each set separately, in both directions."""
+    """Reference: torch's GRU applied to each set separately."""
     whole = nn.GRU(x_BNE.shape[2], gru.hidden_size, bidirectional=gru.bidirectional).to(x_BNE.dtype)
     whole.load_state_dict(gru.state_dict())
     ways = 1 + gru.bidirectional
@@ -45,7 +45,7 @@ def gradients(states: Tensor, last: Tensor, *of: Tensor) -> tuple[Tensor, ...]:
 @both
 @pytest.mark.parametrize("bidirectional", [True, False])
 @pytest.mark.parametrize("sizes", SIZES)
-def test_states_and_gradients_follow_the_definition(sizes, bidirectional):
+def test_states_and_gradients_match_torch_gru(sizes, bidirectional):
     torch.manual_seed(0)
     gru, size_B = GRU(5, 7, bidirectional=bidirectional).double(), torch.tensor(sizes)
     x_BNE = torch.randn(len(sizes), max(sizes) + 2, 5, dtype=torch.float64, requires_grad=True)
@@ -59,7 +59,7 @@ def test_states_and_gradients_follow_the_definition(sizes, bidirectional):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_lower_precision_is_near_torch(dtype):
+def test_float32_and_bfloat16_match_packed_gru(dtype):
     torch.manual_seed(0)
     gru, size_B = GRU(12, 256).to(dtype), torch.tensor([4, 11, 7] + [9] * 8)
     x_BNE = torch.randn(11, 11, 12, dtype=dtype, requires_grad=True)
@@ -76,7 +76,7 @@ def test_lower_precision_is_near_torch(dtype):
 @pytest.mark.parametrize("sets", [FEW, FEW + 1, MANY // 16 - 1, MANY // 16])
 @pytest.mark.parametrize("hidden", [16, WIDE])
 @pytest.mark.parametrize("training", [True, False])
-def test_our_way_is_taken_where_it_is_faster(monkeypatch, sets, hidden, training):
+def test_custom_gru_is_used_where_it_is_faster(monkeypatch, sets, hidden, training):
     taken, read = [], module._Read.apply
     monkeypatch.setattr(module._Read, "apply", lambda *given: taken.append(1) or read(*given))
     for name, value in {"MANY": MANY, "WIDE": WIDE, "FEW": FEW}.items():
@@ -90,7 +90,7 @@ def test_our_way_is_taken_where_it_is_faster(monkeypatch, sets, hidden, training
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("plus", [True, False])
-def test_products_add_a_bias_and_a_term(dtype, bias, plus):
+def test_product_adds_bias_and_addend(dtype, bias, plus):
     torch.manual_seed(0)
     x_MK, weight_NK, bias_N, plus_MN = (
         torch.randn(s, dtype=dtype) for s in ((11, 24), (40, 24), 40, (11, 40))
@@ -115,7 +115,7 @@ def test_frozen_weights_and_inputs_need_no_gradient():
     torch.testing.assert_close(grad, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_under_autocast_states_and_gradients_stay_in_single_precision():
+def test_autocast_keeps_states_and_gradients_in_float32():
     gru, size_B = GRU(3, 64), torch.tensor([2, 5])
     x_BNE = torch.randn(2, 5, 3).bfloat16().requires_grad_()
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -129,7 +129,7 @@ def test_under_autocast_states_and_gradients_stay_in_single_precision():
 
 
 @pytest.mark.parametrize("bidirectional", [True, False])
-def test_within_vmap_states_and_last_ones_are_the_same(bidirectional):
+def test_vmap_returns_the_same_states(bidirectional):
     gru = GRU(3, 4, bidirectional=bidirectional).double()
     x_BNE, size_B = torch.randn(3, 5, 3, dtype=torch.float64), torch.tensor([5, 1, 3])
     expected = gru(x_BNE, size_B)

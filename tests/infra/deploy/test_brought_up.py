@@ -1,4 +1,4 @@
-"""`infra/deploy/compose.yaml` brought up: Ray jobs train, MLflow keeps them in PostgreSQL, their files are in S3."""
+"""Services of `infra/deploy/compose.yaml`: Ray jobs train, runs go to PostgreSQL and files to S3."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ print(json.dumps({
 
 
 class Services:
-    """The services of compose.yaml, as a project of their own and without ports of this machine."""
+    """The services of compose.yaml as a separate project that publishes no ports."""
 
     def __init__(self, folder: Path) -> None:
         self.file, self.name = folder / "compose.yaml", f"polypool-{secrets.token_hex(3)}"
         described = yaml.safe_load((ROOT / "infra/deploy/compose.yaml").read_text())
-        del described["name"]  # which older versions of Compose do not know
+        del described["name"]  # unknown to older versions of Compose
         for service in described["services"].values():
             service.pop("ports", None)
         self.file.write_text(yaml.safe_dump(described))
@@ -77,7 +77,7 @@ def services(tmp_path: Path) -> Iterator[Services]:
         made.compose("down", "--volumes")
 
 
-def test_jobs_train_and_leave_everything_where_it_is_to_be(services):
+def test_ray_jobs_train_and_store_runs_and_checkpoints(services):
     submit = ["ray", "job", "submit", "--address", "http://127.0.0.1:8265", "--"]
     services.on_head(
         *("env", "RAY_ADDRESS=http://127.0.0.1:8265", "polypool", "demo"),
@@ -92,4 +92,4 @@ def test_jobs_train_and_leave_everything_where_it_is_to_be(services):
     for run in found["runs"]:
         assert any(f"{run}/artifacts/model/model.safetensors" in key for key in found["keys"]["mlflow"])
         kept = [key for key in found["keys"]["polypool"] if key.startswith(f"runs/{run}/checkpoint_")]
-        assert len(kept) == 4, "the files of a checkpoint and its manifest"
+        assert len(kept) == 4, "expected 4 objects: the files of a checkpoint and its manifest"

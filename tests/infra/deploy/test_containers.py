@@ -34,7 +34,7 @@ def words(service: str) -> list[str]:
 
 
 def options(service: str) -> dict[str, Any]:
-    """The commands of services parse in the programs that they start."""
+    """Parse the command of a service with the program that it starts."""
     program, verb, *flags = words(service)
     return read(program, verb, flags)
 
@@ -44,12 +44,12 @@ def read(program: str, verb: str, flags: list[str]) -> dict[str, Any]:
     return cli.get_command(click.Context(cli), verb).make_context(verb, flags).params
 
 
-def test_ports_of_ray_agree():
+def test_ray_ports_agree():
     head, worker = options("head"), options("worker")
     assert (head["head"], worker["head"], head["block"], worker["block"]) == (True, False, True, True)
     assert worker["address"] == f"head:{head['port']}"
     assert SERVICES["head"]["ports"] == [f"127.0.0.1:{head['dashboard_port']}:{head['dashboard_port']}"]
-    assert head["dashboard_host"] == "0.0.0.0", "or the port cannot be published"
+    assert head["dashboard_host"] == "0.0.0.0", "the published dashboard must listen on all addresses"
     for service in ("head", "worker"):
         _, program, verb, *flags = SERVICES[service]["healthcheck"]["test"]
         assert read(program, verb, flags)["address"] == worker["address"]
@@ -58,7 +58,7 @@ def test_ports_of_ray_agree():
     assert urlsplit(submit).port == head["dashboard_port"]
 
 
-def test_what_mlflow_is_told_is_what_its_server_reads_and_the_others_have():
+def test_mlflow_settings_match_server_and_other_services():
     server, told = options("mlflow"), SERVICES["mlflow"]["environment"]
     reads = {option.envvar for option in mlflow_cli.get_command(click.Context(mlflow_cli), "server").params}
     assert {name for name in told if name.startswith("MLFLOW_")} <= reads
@@ -71,7 +71,9 @@ def test_what_mlflow_is_told_is_what_its_server_reads_and_the_others_have():
     database = urlsplit(re.sub(r"\$\{(\w+):[^}]*\}", r"\1", told["MLFLOW_BACKEND_STORE_URI"]))
     theirs = SERVICES["postgres"]["environment"]
     assert (database.scheme, database.hostname, database.port) == ("postgresql+psycopg2", "postgres", 5432)
-    assert "\npsycopg2-binary==" in (DEPLOY / "postgres.lock").read_text(), "which that scheme names"
+    assert "\npsycopg2-binary==" in (DEPLOY / "postgres.lock").read_text(), (
+        "postgres.lock must contain the driver of this URL scheme"
+    )
     assert database.password == "POSTGRES_PASSWORD"
     assert (database.username, database.path) == (theirs["POSTGRES_USER"], f"/{theirs['POSTGRES_DB']}")
 
@@ -82,17 +84,19 @@ def test_what_mlflow_is_told_is_what_its_server_reads_and_the_others_have():
     assert SERVICES["bucket"]["environment"].items() <= told.items()
 
 
-def test_variables_are_those_that_the_code_reads_and_secrets_are_asked_for():
+def test_code_reads_variables_and_secrets_are_required():
     text = "".join(file.read_text() for file in (ROOT / "infra").rglob("*.py"))
     for name, service in SERVICES.items():
         for variable, value in service["environment"].items():
             if variable.startswith(("POLYPOOL_", "MLFLOW_TRACKING")):
                 assert re.search(rf"""environ(\.get)?[(\[]"{variable}\"""", text), variable
             if re.search("TOKEN|PASSWORD|SECRET", variable):
-                assert re.fullmatch(r"\$\{\w+:\?.+\}", value), f"{name}: {variable} is written down"
+                assert re.fullmatch(r"\$\{\w+:\?.+\}", value), (
+                    f"{name}: {variable} must come from the environment"
+                )
 
 
-def test_the_bucket_is_made_once(s3_server):
+def test_bucket_creation_is_idempotent(s3_server):
     told = SERVICES["bucket"]["environment"]
     env = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     env |= told | object_storage.KEYS | {"AWS_ENDPOINT_URL": s3_server.endpoint}
@@ -104,7 +108,7 @@ def test_the_bucket_is_made_once(s3_server):
         assert end(begin(*arguments, env=env))[:2] == (0, "200\n")
 
 
-def test_packages_come_by_hash_and_without_the_tools_of_developers():
+def test_image_installs_by_hash_without_developer_tools():
     installs = re.findall(r"pip install [^;&\n]*", "\n".join(LINES))
     from_locks = [line for line in installs if " -r " in line]
     assert len(from_locks) == 3

@@ -1,4 +1,4 @@
-"""`infra/deploy/rayjob.yaml`, compared with the fields that KubeRay documents and with other files."""
+"""`infra/deploy/rayjob.yaml`, compared with the fields documented by KubeRay and with other files."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ HEAD, (WORKERS,) = CLUSTER["headGroupSpec"], CLUSTER["workerGroupSpecs"]
 TYPES = dict.fromkeys(("shutdownAfterJobFinishes", "runAsNonRoot", "allowPrivilegeEscalation"), bool)
 TYPES |= dict.fromkeys(("replicas", "minReplicas", "maxReplicas", "runAsUser", "fsGroup"), int)
 TYPES |= dict.fromkeys(("backoffLimit", "ttlSecondsAfterFinished", "terminationGracePeriodSeconds"), int)
-"""Types of the fields that are not strings; Kubernetes refuses a number or `yes` where it expects a string."""
+"""Types of non-string fields; Kubernetes refuses a number or `yes` where it expects a string."""
 
 
 def fields(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the name and value of each field that holds no others."""
+    """Yield the name and value of each leaf field."""
     inner = value.items() if isinstance(value, dict) else [(name, each) for each in value]
     for key, each in inner:
         yield from fields(each, key) if isinstance(each, dict | list) else [(key, each)]
 
 
-def test_fields_have_the_types_of_kubernetes_schema():
+def test_fields_have_kubernetes_types():
     for name, value in fields(JOB):
         assert type(value) is TYPES.get(name, str), (name, value)
     for group in (HEAD, WORKERS):
@@ -39,29 +39,31 @@ def test_fields_have_the_types_of_kubernetes_schema():
         assert all(re.fullmatch(r"\d+([mkMGT]|[KMGT]i)?", size) for size in limits.values())
 
 
-def test_it_is_a_ray_job_that_ends_its_cluster():
+def test_rayjob_is_secured_and_shuts_down_its_cluster():
     assert (JOB["apiVersion"], JOB["kind"]) == ("ray.io/v1", "RayJob")
     for group in (HEAD, WORKERS):
         pod = group["template"]["spec"]
         assert pod["containers"][0]["securityContext"] == {"allowPrivilegeEscalation": False}
         assert pod["securityContext"]["runAsNonRoot"] is True
     assert JOB["spec"]["backoffLimit"] > 0
-    assert JOB["spec"]["shutdownAfterJobFinishes"] is True, "or each try leaves its cluster"
+    assert JOB["spec"]["shutdownAfterJobFinishes"] is True, "each attempt must shut its cluster down"
     assert CLUSTER["authOptions"] == {"mode": "token"}
     assert WORKERS["minReplicas"] <= WORKERS["replicas"] <= WORKERS["maxReplicas"]
 
 
-def test_ray_is_the_one_of_the_lock():
+def test_ray_version_matches_lock_file():
     locked = re.search(r"^ray==(\S+)", (ROOT / "requirements.lock").read_text(), re.M)[1]
     assert CLUSTER["rayVersion"] == locked
 
 
-def test_each_try_is_the_command_that_goes_on_with_the_run_of_the_shared_volume():
+def test_retries_resume_the_run_on_the_shared_volume():
     program, verb, *words = shlex.split(JOB["spec"]["entrypoint"])
     assert (program, verb) == ("polypool", "train")
     file, rest = take_run_id_file(words)
     assert JOB["metadata"]["name"] in file.name
-    assert not words[words.index("--run-id-file") + 1].startswith("/"), "it lies in POLYPOOL_HOME"
+    assert not words[words.index("--run-id-file") + 1].startswith("/"), (
+        "the path must be relative to POLYPOOL_HOME"
+    )
     run = parse(rest)
     assert run.workers <= WORKERS["replicas"]
     images = set()
@@ -82,7 +84,7 @@ def test_each_try_is_the_command_that_goes_on_with_the_run_of_the_shared_volume(
     )
 
 
-def test_the_image_runs_as_that_user_and_login_shells_find_ray():
+def test_image_has_job_user_ray_on_path_and_wget():
     docker = (ROOT / "infra/deploy/Dockerfile").read_text()
     user = HEAD["template"]["spec"]["securityContext"]
     assert f"useradd --uid {user['runAsUser']} " in docker

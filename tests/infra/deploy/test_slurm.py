@@ -1,4 +1,4 @@
-"""`infra/deploy/slurm.sh` under a scheduler, a Ray and a Python that record their arguments."""
+"""`infra/deploy/slurm.sh` with stubs of Slurm, Ray and Python that record their arguments."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SCRIPT = ROOT / "infra/deploy/slurm.sh"
 NOTE = 'note() { (flock 9; printf "%q " "$@" >&9; echo >&9) 9>>"$STUBS/log"; }\n'
 BLOCK = """trap 'note "$0" TERM; kill %1; exit 143' TERM; sleep 600 & {then}; wait\n"""
 STUBS = {
-    # what comes after the flags runs on a node of its own name
+    # runs the command after the flags, with the name of the node in NODE
     "srun": """flags=()
         while [ "$1" != bash ]; do
             case $1 in --nodelist=*) export NODE=${1#*=};; --exclude=*) export NODE=others;; esac
@@ -61,7 +61,7 @@ STUBS = {
 
 
 class Job:
-    """The script as Slurm would run it, among the stubs."""
+    """Runs the script as Slurm would, with the stubs."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.bin = folder, folder / "my env" / "bin"
@@ -99,7 +99,7 @@ class Job:
         assert (self.folder / "ready").read_text() == "ready\n"
 
     def log(self, name: str) -> list[list[str]]:
-        """The arguments of each call of a stub, in order."""
+        """Return the arguments of each call of a stub, in order."""
         lines = (self.folder / "log").read_text().splitlines()
         return [words[1:] for line in lines if (words := shlex.split(line))[0] == name]
 
@@ -118,7 +118,7 @@ def job(tmp_path: Path) -> Iterator[Job]:
             process.wait()
 
 
-def test_ray_begins_on_the_first_node_then_on_the_others_then_the_verb_and_all_of_it_ends(job):
+def test_job_starts_head_workers_command_then_stops_ray(job):
     words = ["train", "coco", "--aggregator", "kmax(k = 5)", "--name", 'a\'b "c"*']
     assert job.end(*words) == 0, job.said
     head, others = job.log("srun")
@@ -137,11 +137,13 @@ def test_ray_begins_on_the_first_node_then_on_the_others_then_the_verb_and_all_o
     assert waits == [*at, "polypool.infra.deploy.nodes", "3", "60"]
     file = str(job.folder / "slurm-1234567.run")
     assert trains == [*at, "polypool", "train", *words[1:], "--run-id-file", file]
-    assert sorted(job.log(str(job.bin / "ray"))) == [["TERM"], ["TERM"]], "both are told to end"
+    assert sorted(job.log(str(job.bin / "ray"))) == [["TERM"], ["TERM"]], (
+        "head and workers must both receive SIGTERM"
+    )
     assert ["requeue", "1234567"] not in job.log("scontrol")
 
 
-def test_at_the_time_limit_the_driver_is_told_then_the_job_queued_again_and_goes_on(job):
+def test_time_limit_requeues_job_and_resumes_run(job):
     file = job.folder / "slurm-1234567.run"
     file.write_text("of an older job")
     (job.folder / "endless").touch()
@@ -159,8 +161,8 @@ def test_at_the_time_limit_the_driver_is_told_then_the_job_queued_again_and_goes
     for name in ("on n1", "on others"):
         (job.folder / name).unlink()
     assert job.end("train", "coco", SLURM_RESTART_COUNT="1") == 0, job.said
-    assert job.log("python")[-1] == before, "the same command"
-    assert file.read_text() == "id", "of the run that it goes on with"
+    assert job.log("python")[-1] == before, "the requeued job must run the same command"
+    assert file.read_text() == "id", "the requeued job must keep the run id"
     assert job.log("scontrol").count(["requeue", "1234567"]) == 1
 
 
@@ -172,7 +174,7 @@ def test_at_the_time_limit_the_driver_is_told_then_the_job_queued_again_and_goes
     ],
     ids=["somebody ends it", "it cannot be queued again"],
 )
-def test_a_job_that_is_not_queued_again_ends_its_driver(job, words, files, number, code):
+def test_driver_is_terminated_if_job_is_not_requeued(job, words, files, number, code):
     for name in files:
         (job.folder / name).touch()
     process = job.begin(*words)
@@ -185,7 +187,7 @@ def test_a_job_that_is_not_queued_again_ends_its_driver(job, words, files, numbe
     assert ("cannot be queued again" in job.said) == (code == 1)
 
 
-def test_a_job_that_ray_does_not_start_in_is_not_queued_again_and_the_others_not_without_end(job):
+def test_requeues_need_a_started_ray_and_are_limited(job):
     (job.folder / "slow").touch()
     process = job.begin("train", "coco")
     assert soon((job.folder / "on n1").exists)

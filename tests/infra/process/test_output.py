@@ -1,4 +1,4 @@
-"""Output of verbs: their common options, text of others, and the commands that come next."""
+"""Output of commands: common options, escaped untrusted text, and suggested next commands."""
 
 import io
 import shlex
@@ -34,17 +34,17 @@ from polypool.infra.process.output import (
         ([], ("text", [])),
     ],
 )
-def test_options_of_every_verb_are_taken_from_its_words(words, expected):
+def test_take_options_removes_common_options(words, expected):
     assert take_options(words) == expected
 
 
-def test_an_unknown_format_is_refused():
+def test_unknown_log_format_is_refused():
     with pytest.raises(InputError, match=r"unknown format of progress \(--log-format\) 'xml'"):
         take_options(["--log-format", "xml"])
     assert called("ingest", "--log-format", "xml")[0] == 2
 
 
-def test_a_verb_sees_its_own_words_and_its_children_the_format(monkeypatch):
+def test_quiet_option_sets_mode_during_command_only(monkeypatch):
     seen = []
 
     @command
@@ -64,7 +64,7 @@ def test_a_verb_sees_its_own_words_and_its_children_the_format(monkeypatch):
         ("(RayTrainWorker pid=27774) a warning\n", "(RayTrainWorker pid=27774) a warning\n"),
     ],
 )
-def test_json_lines_of_workers_are_lines_of_json(capsys, line, expected):
+def test_json_mode_strips_worker_prefix_of_json_lines(capsys, line, expected):
     with printed_as("json"):
         sys.stderr.write(line)
     assert capsys.readouterr().err == expected
@@ -73,7 +73,7 @@ def test_json_lines_of_workers_are_lines_of_json(capsys, line, expected):
     assert capsys.readouterr().err == line
 
 
-def test_next_steps_are_commands_that_can_be_pasted(capsys, monkeypatch):
+def test_next_steps_can_be_pasted_into_a_shell(capsys, monkeypatch):
     monkeypatch.setattr(output.shutil, "which", lambda name: "/bin/polypool")
     print_next(
         ("ask it", ("search", "id", "two words")),
@@ -93,7 +93,7 @@ def test_next_steps_are_commands_that_can_be_pasted(capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(("name", "value"), [(LOG, "quiet"), (LOG, "json"), (WITHIN, "demo")])
-def test_programs_get_no_next_steps(capsys, monkeypatch, name, value):
+def test_next_steps_are_omitted_for_programs(capsys, monkeypatch, name, value):
     monkeypatch.setenv(name, value)
     print_next(("ask it", ("search", "id", "two words")))
     assert capsys.readouterr().out == ""
@@ -104,14 +104,14 @@ SHOWN = r"\x1b[2J\x1b]0;title\x07café \udcff\u202e\r\x9b31m"
 
 
 @pytest.mark.parametrize(("encoding", "expected"), [("utf-8", SHOWN), ("ascii", SHOWN.replace("é", "\\xe9"))])
-def test_a_stream_passes_on_what_its_encoding_spells(encoding, expected):
+def test_printable_stream_escapes_unsafe_characters(encoding, expected):
     stream = io.TextIOWrapper(io.BytesIO(), encoding)
     assert printable("a\tb\nc") == "a\tb\nc"
     print(HOSTILE, file=Printable(stream), flush=True)
     assert stream.buffer.getvalue().decode(encoding) == f"{expected}\n"
 
 
-def test_verbs_print_text_and_errors_of_others_as_text(capsys):
+def test_commands_escape_untrusted_output_and_errors(capsys):
     @command
     def verb() -> None:
         print(HOSTILE)
@@ -121,7 +121,7 @@ def test_verbs_print_text_and_errors_of_others_as_text(capsys):
     assert capsys.readouterr() == (f"{SHOWN}\n", f"error: {SHOWN}\n")
 
 
-def test_a_verb_whose_output_nobody_reads_ends_without_a_word():
+def test_closed_output_pipe_ends_command_silently():
     code = (
         "import time\nfrom polypool.infra.process.command import command\n"
         "@command\ndef main():\n    for n in range(20000): print('a line', n)\nmain()"

@@ -16,15 +16,15 @@ from polypool.infra.process.progress import Progress, say, waiting
 
 @pytest.fixture
 def clock(monkeypatch):
-    """A clock that is set by hand; it starts at 0."""
+    """A manual clock that starts at 0."""
     now = [0.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
     return now
 
 
-def test_a_log_gets_a_line_every_so_often_with_rate_and_rest(capsys, clock):
+def test_log_shows_rate_and_time_left_at_intervals(capsys, clock):
     bar = Progress(desc="demo", total=140, unit="step", delay=0.0, resumes=True)
-    bar.update(40)  # a resumed run: what was done before took none of these seconds
+    bar.update(40)  # a resumed run: earlier steps do not count in the rate
     for clock[0], n in ((4.0, 1), (10.0, 19), (12.0, 1), (200.0, 1), (209.0, 1), (211.0, 77)):
         bar.update(n)
     bar.set_description("demo epoch 2")
@@ -32,11 +32,11 @@ def test_a_log_gets_a_line_every_so_often_with_rate_and_rest(capsys, clock):
     first, second, third, last = capsys.readouterr().err.splitlines()
     assert first == "████████▌            60/140  2.00 step/s, 00:40 left  demo"
     assert second.startswith("████████▊            62/140  0.11 step/s")
-    assert third.split()[1] == "140/140", "after 200 seconds ten pass between two lines"
+    assert third.split()[1] == "140/140", "after 200 seconds, lines must be 10 seconds apart"
     assert last.endswith("140/140  0.47 step/s, 00:00 left  demo epoch 2")
 
 
-def test_what_takes_less_than_two_seconds_is_not_shown(capsys, clock):
+def test_progress_under_two_seconds_is_not_shown(capsys, clock):
     assert [*Progress(range(3), desc="rows")] == [0, 1, 2]
     assert capsys.readouterr().err == ""
     bar = Progress(desc="rows", unit="row")
@@ -49,7 +49,7 @@ def test_what_takes_less_than_two_seconds_is_not_shown(capsys, clock):
     assert "2/2" in capsys.readouterr().err
 
 
-def test_programs_get_json_lines(capsys, clock, monkeypatch):
+def test_json_format_prints_json_lines(capsys, clock, monkeypatch):
     monkeypatch.setenv(LOG, "json")
     bar = Progress(desc="rows", total=40, unit="row")
     clock[0] = 10.0
@@ -64,7 +64,7 @@ def test_programs_get_json_lines(capsys, clock, monkeypatch):
 
 
 @pytest.mark.parametrize("way", ["quiet", "disabled"])
-def test_nothing_is_shown_where_nothing_is_wanted(capsys, clock, monkeypatch, way):
+def test_quiet_or_disabled_progress_prints_nothing(capsys, clock, monkeypatch, way):
     if way == "quiet":
         monkeypatch.setenv(LOG, "quiet")
     bar = Progress(desc="rows", total=40, disable=way == "disabled")
@@ -76,7 +76,7 @@ def test_nothing_is_shown_where_nothing_is_wanted(capsys, clock, monkeypatch, wa
     assert capsys.readouterr().err == ""
 
 
-def test_a_terminal_gets_a_bar_in_the_same_words(monkeypatch):
+def test_terminal_bar_uses_same_format_as_log(monkeypatch):
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
@@ -91,7 +91,7 @@ def test_a_terminal_gets_a_bar_in_the_same_words(monkeypatch):
     assert "row/s" in last
 
 
-def test_what_is_waited_for_is_said_once_it_takes_long(capsys, monkeypatch):
+def test_only_long_waits_are_reported(capsys, monkeypatch):
     monkeypatch.setattr(progress, "_REPEAT_SECONDS", 0.05)
     with waiting("nothing long", after=5.0):
         pass

@@ -45,12 +45,12 @@ def begin(folder: Path, body: str = SLEEP, *words: str, clean_up: float = 0) -> 
         (signal.SIGHUP, ""),
     ],
 )
-def test_one_line_says_how_to_go_on_and_nothing_is_left(number, said, tmp_path):
+def test_signal_prints_resume_command_and_cleans_up(number, said, tmp_path):
     found = end(begin(tmp_path, SLEEP, "--query", "it's"), number)
     assert found == (128 + number, "undone\n", said.format(verb=tmp_path / "a verb.py"))
 
 
-def test_a_second_signal_ends_the_clean_up_but_for_what_takes_no_time(tmp_path):
+def test_second_signal_skips_slow_cleanup(tmp_path):
     body = """        stack = contextlib.ExitStack()
         stack.enter_context(cleanup_on_exit(lambda: os.write(1, b"at once\\n")))
         stack.enter_context(cleanup_on_exit(lambda: 1 / 0))
@@ -71,7 +71,7 @@ def test_a_second_signal_ends_the_clean_up_but_for_what_takes_no_time(tmp_path):
     assert err == "stopped by Ctrl-C; to resume: polypool train resume 12ab\n"
 
 
-def test_a_signal_that_is_ignored_stays_so(tmp_path):
+def test_ignored_signal_stays_ignored(tmp_path):
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
     try:
         process = begin(tmp_path)
@@ -95,7 +95,7 @@ ASYNC = """        async def sleep():
         print('unreachable', flush=True)"""
 
 
-def test_what_runs_side_by_side_is_cancelled_first(tmp_path):
+def test_signal_cancels_async_tasks_before_cleanup(tmp_path):
     code, out, err = end(begin(tmp_path, ASYNC), signal.SIGTERM)
     assert (code, out) == (143, "cancelled\nundone\n")
     assert err.startswith("stopped by SIGTERM")
@@ -120,7 +120,7 @@ ASKED = """        asked = []
         (signal.SIGINT, True, 30, "checkpoint 1\nundone\n"),
     ],
 )
-def test_a_signal_asks_for_a_checkpoint_first_and_waits_so_long(number, gives_way, seconds, said, tmp_path):
+def test_graceful_stop_waits_for_checkpoint_until_timeout(number, gives_way, seconds, said, tmp_path):
     process = begin(tmp_path, ASKED.format(seconds=seconds, gives_way=gives_way))
     began = time.monotonic()
     code, out, _ = end(process, number)
@@ -128,8 +128,8 @@ def test_a_signal_asks_for_a_checkpoint_first_and_waits_so_long(number, gives_wa
     assert time.monotonic() - began < 10
 
 
-def test_an_import_is_stopped_with_the_line_alone(tmp_path):
-    # in the place of the first package that a verb imports
+def test_signal_during_import_prints_only_resume_command(tmp_path):
+    # shadows the first package that the command imports
     (tmp_path / "tyro.py").write_text("import time; print('ready', flush=True); time.sleep(60)")
     words, env = ("-m", "polypool", "ingest", "verify"), {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
     code, _, err = end(begin_until("ready", *words, env=env), signal.SIGINT)
@@ -160,7 +160,7 @@ main()
 """
 
 
-def test_a_signal_is_not_taken_for_the_absence_of_a_library():
+def test_signal_is_not_mistaken_for_missing_library():
     code, out, err = end(programs.begin("-c", IMPORTING, env=os.environ))
     assert (code, out) == (143, "undone\n")
     assert err.startswith("stopped by SIGTERM; to resume: ")

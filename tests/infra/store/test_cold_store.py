@@ -1,4 +1,4 @@
-"""Bytes that a store reads from a disk, counted by the system: the requested sets in parallel, and little more."""
+"""Disk reads of a store, counted by the system: the requested sets, in parallel, and little more."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SETS, SIZE, DIM = 400, 20, 1024  # 16 MB; a set is 40 kB, ten pages
 PAGES = SETS * SIZE * DIM * 2 // mmap.PAGESIZE
 
 pytestmark = pytest.mark.skipif(
-    not Path("/proc/self/io").exists(), reason="this system does not count what a process reads"
+    not Path("/proc/self/io").exists(), reason="/proc/self/io, which counts bytes read, does not exist"
 )
 
 
@@ -32,7 +32,7 @@ def waits() -> int:
 
 @pytest.fixture
 def cold(tmp_path: Path) -> Path:
-    """A store that is on a disk and not in memory, unlike the code that reads it."""
+    """A store outside the page cache; the code that reads it is in memory."""
     x_ND = np.random.default_rng(0).normal(size=(SIZE, DIM)).astype(np.float16)
     with StoreWriter(tmp_path, dim=DIM, source={}) as writer:
         for number in range(SETS):
@@ -48,21 +48,21 @@ def cold(tmp_path: Path) -> Path:
 
 
 def read_since(before: int, *, least: int) -> int:
-    """Return the bytes read from the disk; skip the test if the system had some of the files in memory."""
+    """Return the bytes read from the disk; skip the test if the page cache held some of the files."""
     if (read := read_from_disk() - before) < least:
         pytest.skip("these files stay in memory")
     return read
 
 
-def test_a_batch_reads_its_sets_and_little_around_them_and_so_does_opening(cold):
+def test_opening_and_batch_read_little_beyond_the_sets(cold):
     rows = np.random.default_rng(1).permutation(SETS)[:40]
     before, waited = read_from_disk(), waits()
     x_BND, _ = FeatureStore.open(cold).padded(rows)
     assert read_since(before, least=x_BND.nbytes) < 1.3 * x_BND.nbytes
-    assert waits() - waited < len(rows) / 2  # not for any of a set's ten pages, but for the first sets'
+    assert waits() - waited < len(rows) / 2  # for the first sets only, not for each page
 
 
-def test_who_reads_all_of_a_store_does_not_wait_for_each_page(cold):
+def test_full_read_does_not_wait_for_each_page(cold):
     store, before, waited = FeatureStore.open(cold), read_from_disk(), waits()
     store.verify()
     assert read_since(before, least=SETS * SIZE * DIM * 2)

@@ -25,7 +25,7 @@ SETS = {
 
 
 def read(sets=SETS, **changed):
-    """Yield sets as a reader does, with some changed."""
+    """Yield sets like a reader, with the changes given by id."""
     for id, of in sets.items():
         yield Features(id=id, where=id, **of | changed.get(id, {}))
 
@@ -38,7 +38,7 @@ def write(folder: Path, sets=None, **options):
     )
 
 
-def test_columns_are_read_beside_their_vectors(tmp_path):
+def test_columns_align_with_vectors(tmp_path):
     write(tmp_path / "s", shard_bytes=200)  # several shards
     store = FeatureStore.open(tmp_path / "s")
     assert store.columns == {"boxes": 4, "scores": 1}
@@ -53,7 +53,7 @@ def test_columns_are_read_beside_their_vectors(tmp_path):
         store.column("boxs")
 
 
-def test_a_set_with_a_wrong_column_or_vector_is_left_out_whole(tmp_path):
+def test_set_with_invalid_column_or_vector_is_skipped(tmp_path):
     wrong = {
         "s1": {"columns": {"boxes": np.zeros((3, 4)), "scores": np.zeros((2, 1))}},
         "s2": {"columns": {"boxes": np.full((3, 4), np.nan), "scores": np.zeros((3, 1))}},
@@ -83,7 +83,7 @@ def stopping(after: int):
         yield each
 
 
-def test_what_was_stopped_goes_on_to_the_same_bytes(tmp_path):
+def test_resumed_store_equals_uninterrupted_store(tmp_path):
     write(tmp_path / "whole", shard_bytes=100)
     with pytest.raises(KeyboardInterrupt):
         write(tmp_path / "again", stopping(4), shard_bytes=100)
@@ -96,7 +96,7 @@ def test_what_was_stopped_goes_on_to_the_same_bytes(tmp_path):
     assert files("again") == files("whole")
 
 
-def test_columns_of_other_sets_and_missing_ones_are_refused(tmp_path):
+def test_missing_and_foreign_columns_are_refused(tmp_path):
     write(tmp_path / "s")
     write(tmp_path / "t", read({id: SETS[id] for id in ("s0", "s1")}))
     boxes = tmp_path / "s/columns/boxes"

@@ -15,7 +15,7 @@ from polypool.pipelines.data.ingestion import verify
 
 
 def read(folder: Path) -> object:
-    """Return all that a store says."""
+    """Return the contents of a store."""
     store = FeatureStore.open(folder)
     ids, manifest = store.ids.to_pylist(), store.manifest
     said = ids, store.rows(ids).tolist(), store.dim, store.dtype, manifest.source, manifest.statistics
@@ -23,7 +23,7 @@ def read(folder: Path) -> object:
 
 
 def flipped(path: Path, *, step: int) -> list[tuple[int, str]]:
-    """Flip a bit in bytes of a store's file, one after another; return what came of reading the store."""
+    """Flip single bits of a store's file; return the offset of each and the outcome of reading the store."""
     whole, good, outcomes = path.read_bytes(), read(path.parent), []
     for place in range(0, len(whole), step):
         for bit in (1, 0x80):
@@ -38,17 +38,17 @@ def flipped(path: Path, *, step: int) -> list[tuple[int, str]]:
     return outcomes
 
 
-def test_a_flipped_bit_anywhere_in_a_shard_is_refused(small):
+def test_flipped_bit_in_shard_is_refused(small):
     path = small / "shard-00000.arrow"
     outcomes = flipped(path, step=11)
     assert len(outcomes) == 2 * -(-path.stat().st_size // 11)
     assert Counter(outcome for _, outcome in outcomes) == {"refused": len(outcomes)}
 
 
-def test_a_flipped_bit_anywhere_in_the_manifest_is_refused_or_changes_nothing(small):
+def test_flipped_bit_in_manifest_is_refused_or_harmless(small):
     counts = Counter(outcome for _, outcome in flipped(small / "manifest.json", step=5))
     assert set(counts) <= {"refused", "the same"}
-    assert counts["the same"] < 0.05 * counts["refused"]  # blanks
+    assert counts["the same"] < 0.05 * counts["refused"]  # whitespace
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_a_flipped_bit_anywhere_in_the_manifest_is_refused_or_changes_nothing(sm
         (None, "1 shards without manifest.json and writing.json; remove this folder"),
     ],
 )
-def test_what_a_writer_left_half_written_is_told(small, journal, message):
+def test_verify_explains_an_unfinished_store(small, journal, message):
     (small / "manifest.json").unlink()
     if journal is not None:
         (small / "writing.json").write_text(json.dumps(journal))
@@ -73,13 +73,13 @@ def test_what_a_writer_left_half_written_is_told(small, journal, message):
         verify(store=small)
 
 
-def test_padded_refuses_a_damaged_set_whether_all_of_it_is_kept_or_a_part(small):
+def test_padded_refuses_damaged_set_read_whole_or_in_part(small):
     path = small / "shard-00000.arrow"
     row = int(FeatureStore.open(small).sizes(np.arange(7)).argmax())
     damage_last_number_of(path, make_sets(7)[f"id{row}"])
     store = FeatureStore.open(small)
     for keep in (None, [np.array([0])]):
-        for _ in range(2):  # the second time too
+        for _ in range(2):  # a second read must fail, too
             with pytest.raises(
                 InputError, match=rf"shard-00000\.arrow: the vectors of 'id{row}' \(set {row} in it\)"
             ):
@@ -91,12 +91,12 @@ def test_padded_refuses_a_damaged_set_whether_all_of_it_is_kept_or_a_part(small)
 
 
 def damage_last_number_of(path: Path, x_ND: np.ndarray) -> None:
-    """Change the last bit of a set that a shard holds."""
+    """Flip a bit of the last number of a set in a shard."""
     data = x_ND.astype("<f2").tobytes()
     flip(path, path.read_bytes().index(data) + len(data) - 2)
 
 
-def test_a_set_is_checked_once(small, monkeypatch):
+def test_each_set_is_checksummed_once(small, monkeypatch):
     calls = []
     monkeypatch.setattr(shard, "check_of", lambda x_ND, real=shard.check_of: calls.append(1) or real(x_ND))
     store = FeatureStore.open(small)
@@ -133,7 +133,7 @@ def test_shards_and_manifests_of_other_stores_are_refused(tmp_path):
             FeatureStore.open(tmp_path / "c").rows(["id0"])
 
 
-def test_a_file_that_is_missing_or_cut_short_or_of_another_version_is_found_at_once(folder):
+def test_open_refuses_missing_truncated_or_newer_files(folder):
     def refused(message: str, place: Path = folder) -> None:
         with pytest.raises(InputError, match=message):
             FeatureStore.open(place)

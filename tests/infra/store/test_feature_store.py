@@ -20,7 +20,7 @@ from polypool.infra.store.shard import MappedShard, map_shard
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_what_is_read_is_what_was_written(tmp_path, sets, dtype):
+def test_store_round_trips(tmp_path, sets, dtype):
     manifest = write(tmp_path / "store", sets, dtype=dtype)
     store = FeatureStore.open(tmp_path / "store")
     assert len(manifest.shards) > 3
@@ -34,7 +34,7 @@ def test_what_is_read_is_what_was_written(tmp_path, sets, dtype):
     store.verify()
 
 
-def test_the_files_are_plain_arrow_of_bounded_size(folder):
+def test_shards_are_plain_arrow_files_of_bounded_size(folder):
     shards = FeatureStore.open(folder).manifest.shards
     kind = "large_list<item: fixed_size_list<item: halffloat>[12]"
     for shard in shards:
@@ -46,7 +46,7 @@ def test_the_files_are_plain_arrow_of_bounded_size(folder):
     assert names == ["manifest.json", *(shard.file for shard in shards)]
 
 
-def test_views_lie_in_the_mapped_file(folder):
+def test_sets_are_views_of_the_mapped_file(folder):
     store = FeatureStore.open(folder)
     x_ND = store[7]
     assert np.shares_memory(x_ND, store[7])
@@ -54,7 +54,7 @@ def test_views_lie_in_the_mapped_file(folder):
     assert not store._shard(0).offsets.flags.owndata
 
 
-def test_rows_follow_the_ids_asked_for(folder, sets):
+def test_rows_follow_the_requested_ids(folder, sets):
     store = FeatureStore.open(folder)
     wanted = ["id31", "id0", "id31", "id17"]
     rows = store.rows(wanted)
@@ -65,10 +65,10 @@ def test_rows_follow_the_ids_asked_for(folder, sets):
         store.rows(["nobody", "id3", "noone"])
 
 
-def test_padded_is_the_sets_and_zeros(folder, sets):
+def test_padded_returns_sets_padded_with_zeros(folder, sets):
     store = FeatureStore.open(folder)
     rows = np.random.default_rng(1).permutation(len(sets))[:16]
-    np.full((16, 8, DIM), np.nan, "float16")  # freed memory that must not shine through the pads
+    np.full((16, 8, DIM), np.nan, "float16")  # freed memory, which must not show in the padding
     x_BND, mask_BN = store.padded(rows)
     assert (x_BND.dtype, mask_BN.dtype) == (torch.float16, torch.bool)
     assert x_BND.shape[:2] == mask_BN.shape
@@ -79,7 +79,7 @@ def test_padded_is_the_sets_and_zeros(folder, sets):
         assert (x_ND[~mask_N] == 0).all()
 
 
-def test_padded_keeps_the_elements_asked_for(folder):
+def test_padded_keeps_the_requested_elements(folder):
     store = FeatureStore.open(folder)
     rows = np.flatnonzero(store.sizes(np.arange(len(store))) >= 4)[:2]
     mask = np.zeros(store.sizes(rows)[1], bool)
@@ -91,7 +91,7 @@ def test_padded_keeps_the_elements_asked_for(folder):
     assert (x_BND[1, 2] == 0).all()
 
 
-def test_many_threads_map_a_shard_once_and_read_the_same(folder, sets, monkeypatch):
+def test_threads_map_each_shard_once_and_read_correctly(folder, sets, monkeypatch):
     mapped = []
 
     def slowly(path: Path, *args: object, **options: object) -> MappedShard:
@@ -109,7 +109,7 @@ def test_many_threads_map_a_shard_once_and_read_the_same(folder, sets, monkeypat
     assert len(mapped) == len(store.manifest.shards)
 
 
-def test_a_pickled_store_is_its_path(folder):
+def test_pickled_store_contains_only_its_path(folder):
     store = FeatureStore.open(folder)
     store[0]
     data = pickle.dumps(store)
@@ -137,7 +137,7 @@ for folder in sys.argv[1:]:
 
 
 @pytest.mark.slow
-def test_memory_does_not_grow_with_the_store(tmp_path):
+def test_memory_does_not_grow_with_store_size(tmp_path):
     x_ND = np.random.default_rng(0).standard_normal((16, 512)).astype(np.float16)
     for count in (300, 3000):
         with StoreWriter(tmp_path / str(count), dim=512, source={}, shard_bytes=8 << 20) as writer:

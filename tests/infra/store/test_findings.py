@@ -37,9 +37,7 @@ def lost(count: int, **how: object) -> Findings:
         (50, {"wanted": False, "part": True}, {"train": 1}, 1, None),
     ],
 )
-def test_at_most_a_twentieth_of_rows_of_a_split_and_of_parts_is_skipped(
-    tmp_path, count, how, rows, parts, message
-):
+def test_skipping_over_five_percent_is_refused(tmp_path, count, how, rows, parts, message):
     findings = lost(count, **how)
     given = {"rows": (rows, "items"), "parts": (parts, "captions")}
     if message:
@@ -88,5 +86,5 @@ def test_unprintable_characters_are_escaped():
         ("x" * 1001, "an id of more than 1,000 characters"),
     ],
 )
-def test_ids(id, why):
+def test_wrong_id_explains_invalid_ids(id, why):
     assert wrong_id(id) == why

@@ -23,10 +23,10 @@ def assert_reads(store: FeatureStore, sets: dict[str, np.ndarray]) -> None:
         assert np.array_equal(x_ND[mask_N], expected_ND.astype(np.float16))
 
 
-def test_without_advice_the_same_is_read_and_checked(small, monkeypatch):
+def test_store_reads_and_verifies_without_fadvise(small, monkeypatch):
     monkeypatch.delattr(os, "posix_fadvise", raising=False)
     for name in ("MADV_RANDOM", "MADV_SEQUENTIAL"):
-        monkeypatch.setattr(mmap, name, 1 << 20)  # which no system knows
+        monkeypatch.setattr(mmap, name, 1 << 20)  # unknown to every system
     store = FeatureStore.open(small)
     assert_reads(store, make_sets(7))
     store.verify()
@@ -38,7 +38,7 @@ def test_without_advice_the_same_is_read_and_checked(small, monkeypatch):
 
 @pytest.fixture
 def few_files() -> Iterator[int]:
-    """A low limit of open files, and the one that it may be raised to."""
+    """Set a low soft limit of open files; yield the hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < 4000:
         pytest.skip("this system allows no more files")
@@ -48,14 +48,14 @@ def few_files() -> Iterator[int]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_more_shards_than_a_process_may_have_files_are_read(tmp_path, few_files):
+def test_more_shards_than_the_open_file_limit_are_read(tmp_path, few_files):
     sets = make_sets(90)
     assert len(write(tmp_path / "store", sets, shard_bytes=1).shards) > 60
     assert_reads(FeatureStore.open(tmp_path / "store"), sets)
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="this system does not list open files")
-def test_files_are_closed_once_nothing_needs_them(folder):
+def test_files_close_after_store_and_views_are_deleted(folder):
     def opened() -> int:
         return sum(
             str(folder) in os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()
@@ -72,7 +72,7 @@ def test_files_are_closed_once_nothing_needs_them(folder):
 
 
 class Disk:
-    """Eight parts, some of them in memory; reading another waits."""
+    """Eight parts, some of them in memory; reading any other counts as a wait."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.memory: set[int] = set()
@@ -98,7 +98,7 @@ class Disk:
 
 
 @pytest.mark.parametrize(("lost", "fetched"), [(0, 1), (1, 2), (2, 4), (3, 4), (4, 8)])
-def test_parts_are_fetched_again_after_a_wait_for_the_disk(monkeypatch, lost, fetched):
+def test_prefetching_resumes_after_a_disk_wait(monkeypatch, lost, fetched):
     disk = Disk(monkeypatch)
     assert [disk.read() for _ in range(3 * TRIAL_EVERY)] == [([], 0)] * (3 * TRIAL_EVERY)
     disk.memory = set(range(lost))

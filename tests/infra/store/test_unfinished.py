@@ -11,12 +11,12 @@ from polypool.infra.store.unfinished import DRAFT
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A draft after every set."""
+    """Save a draft after every set."""
     monkeypatch.setattr(unfinished, "DRAFT_SECONDS", 0.0)
 
 
 @pytest.mark.parametrize(("drafts", "count"), [(False, 23), (True, 1), (True, 23)])
-def test_a_killed_writer_is_resumed_byte_for_byte(folder, sets, monkeypatch, drafts, count):
+def test_resume_after_kill_is_byte_identical(folder, sets, monkeypatch, drafts, count):
     other = folder.parent / "other"
     monkeypatch.setattr(unfinished, "DRAFT_SECONDS", 0.0 if drafts else 60.0)
     crash_after(other, sets, count)
@@ -28,10 +28,10 @@ def test_a_killed_writer_is_resumed_byte_for_byte(folder, sets, monkeypatch, dra
         assert done
         for id, x_ND in sets.items():
             assert writer.offer(id, x_ND, where=id) is None
-    assert contents(other) == contents(folder), "byte for byte, and nothing is left over"
+    assert contents(other) == contents(folder), "a resumed store must be identical, without leftover files"
 
 
-def test_it_is_kept_once_a_minute(folder, sets, monkeypatch):
+def test_draft_is_saved_once_a_minute(folder, sets, monkeypatch):
     now = [0.0]
     monkeypatch.setattr(unfinished.time, "monotonic", lambda: now[0])
     path = folder.parent / "other" / DRAFT
@@ -49,7 +49,7 @@ def test_it_is_kept_once_a_minute(folder, sets, monkeypatch):
     assert not path.exists()
 
 
-def test_a_damaged_one_or_one_whose_shard_was_finished_is_dropped(folder, sets, at_once):
+def test_damaged_or_outdated_draft_is_dropped(folder, sets, at_once):
     other = folder.parent / "other"
     crash_after(other, sets, 5)
     whole = (other / DRAFT).read_bytes()
@@ -66,12 +66,12 @@ def test_a_damaged_one_or_one_whose_shard_was_finished_is_dropped(folder, sets, 
 
     again = folder.parent / "again"
     crash_after(again, sets, 23)
-    (again / DRAFT).write_bytes(whole)  # of the first shard, which is finished by now
+    (again / DRAFT).write_bytes(whole)  # draft of the first shard, which is finished by now
     write(again, sets)
     assert contents(again) == contents(folder)
 
 
-def test_what_is_odd_about_its_sets_is_not_forgotten(tmp_path, at_once):
+def test_draft_keeps_warnings(tmp_path, at_once):
     zeros, ones = np.zeros((2, DIM), np.float32), np.ones((2, DIM), np.float32)
     crash_after(tmp_path / "store", {"empty": zeros, "full": ones}, 2)
     with store_writer(tmp_path / "store") as writer:
@@ -81,7 +81,7 @@ def test_what_is_odd_about_its_sets_is_not_forgotten(tmp_path, at_once):
     assert "empty" in (tmp_path / "store" / "warnings.jsonl").read_text()
 
 
-def test_ids_of_finished_shards_stay_taken(tmp_path):
+def test_resumed_writer_refuses_duplicate_ids(tmp_path):
     sets = make_sets(30)
     crash_after(tmp_path / "store", sets, 23)
     with store_writer(tmp_path / "store") as writer:
@@ -89,12 +89,14 @@ def test_ids_of_finished_shards_stay_taken(tmp_path):
         with pytest.raises(InputError, match="set 'id0': duplicate id"):
             writer.add("id0", sets["id0"])
         for id, again in (("id0", None), ("id0", "duplicate id"), ("id29", None), ("id29", "duplicate id")):
-            assert writer.offer(id, sets[id], where=id) == again, "a finished set may be offered once"
+            assert writer.offer(id, sets[id], where=id) == again, (
+                "each id may be offered only once after a resume"
+            )
         fill(writer, {id: x_ND for id, x_ND in sets.items() if id != "id29"})
         assert all(id in writer for id in sets)
 
 
-def test_a_shard_has_a_bounded_number_of_sets(tmp_path, monkeypatch):
+def test_number_of_sets_per_shard_is_bounded(tmp_path, monkeypatch):
     sets = make_sets(10)
     write(tmp_path / "one", sets, shard_bytes=1 << 20)
     monkeypatch.setattr(unfinished, "_MOST_SETS", 4)

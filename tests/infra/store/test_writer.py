@@ -27,7 +27,7 @@ WRONG = [
 ]
 
 
-def test_a_set_that_cannot_be_stored_is_named(tmp_path):
+def test_invalid_set_error_names_its_id(tmp_path):
     writer = StoreWriter(tmp_path, dim=DIM, source={})
     for x, why in WRONG:
         with pytest.raises(InputError, match=f"'bad': .*{why}"):
@@ -43,7 +43,7 @@ def test_a_set_that_cannot_be_stored_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_zeros_that_say_nothing_are_counted(tmp_path, dtype):
+def test_zero_sets_and_underflow_are_flagged(tmp_path, dtype):
     x = np.zeros((2, DIM), np.float32)
     half = np.r_["0,2", np.full((1, DIM), 1e-9), np.ones((1, DIM))]
     given = {
@@ -55,7 +55,7 @@ def test_zeros_that_say_nothing_are_counted(tmp_path, dtype):
         "a value of 120": np.r_[np.full((1, 1), 1e-9), np.ones((10 * DIM - 1, 1))].reshape(10, DIM),
         "sparse": np.eye(2, DIM, dtype=np.float16),
     }
-    for again in (given, given, ["sparse"]):  # what is stored is offered again, or not
+    for again in (given, given, ["sparse"]):  # resumed with all stored sets, then with one
         writer = StoreWriter(tmp_path, dim=DIM, dtype=dtype, source={}, shard_bytes=100)
         for id in again:
             writer.offer(id, given[id], where=f"row {id}")
@@ -69,7 +69,7 @@ def test_zeros_that_say_nothing_are_counted(tmp_path, dtype):
     assert len((tmp_path / "warnings.jsonl").read_text().splitlines()) == flagged["count"]
 
 
-def test_a_set_larger_than_a_shard_has_one_to_itself_and_integers_are_numbers_too(tmp_path):
+def test_oversized_integer_set_gets_its_own_shard(tmp_path):
     sets = make_sets(3)
     sets["id1"] = np.full((SHARD_BYTES // (DIM * 2) + 50, DIM), 255, np.uint8)
     manifest = write(tmp_path, sets)
@@ -77,7 +77,7 @@ def test_a_set_larger_than_a_shard_has_one_to_itself_and_integers_are_numbers_to
     assert np.array_equal(FeatureStore.open(tmp_path)[1], sets["id1"])
 
 
-def test_nothing_to_store_is_an_error(tmp_path):
+def test_empty_store_and_unknown_dtype_are_refused(tmp_path):
     writer = StoreWriter(tmp_path, dim=2, source={})
     writer.note(Skipped(where="line 1", why="bad luck"))
     with pytest.raises(InputError, match="1 x bad luck: line 1"):
@@ -89,16 +89,16 @@ def test_nothing_to_store_is_an_error(tmp_path):
         StoreWriter(tmp_path, dim=2, dtype="flaot16", source={})
 
 
-def test_a_shard_that_the_journal_does_not_know_is_written_again(folder, sets):
+def test_shard_missing_from_journal_is_rewritten(folder, sets):
     other = folder.parent / "other"
     crash_after(other, sets, 23)
     path = other / "writing.json"
     journal = json.loads(path.read_text())
-    del journal["shards"][-1]  # killed between the shard and the journal
+    del journal["shards"][-1]  # as if killed after writing the shard, before the journal
     path.write_text(json.dumps(journal))
     few = folder.parent / "few"
     shutil.copytree(other, few)
-    write(few, dict(list(sets.items())[:9]))  # fewer than before: the shard that nobody knows does not stay
+    write(few, dict(list(sets.items())[:9]))  # fewer sets: the unlisted shard is removed
     assert (
         len(list(few.glob("shard-*")))
         == len(FeatureStore.open(few).manifest.shards)
@@ -108,7 +108,7 @@ def test_a_shard_that_the_journal_does_not_know_is_written_again(folder, sets):
     assert contents(other) == contents(folder)
 
 
-def test_a_finished_shard_that_changed_is_not_built_upon(folder, sets):
+def test_resume_refuses_a_changed_shard(folder, sets):
     other = folder.parent / "other"
     crash_after(other, sets, 35)
     path = other / "shard-00001.arrow"
@@ -123,7 +123,7 @@ def test_a_finished_shard_that_changed_is_not_built_upon(folder, sets):
     assert contents(other) == contents(folder)
 
 
-def test_another_job_does_not_go_on_with_it(tmp_path):
+def test_resume_refuses_a_different_job(tmp_path):
     crash_after(tmp_path, make_sets(), 23)
     before = contents(tmp_path)
     for options, message in (
@@ -136,7 +136,7 @@ def test_another_job_does_not_go_on_with_it(tmp_path):
         assert contents(tmp_path) == before
 
 
-def test_no_space_left_says_what_is_needed_and_leaves_nothing(tmp_path, sets, monkeypatch):
+def test_full_disk_error_states_size_and_leaves_no_shard(tmp_path, sets, monkeypatch):
     def full(handle: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -151,7 +151,7 @@ def test_no_space_left_says_what_is_needed_and_leaves_nothing(tmp_path, sets, mo
     FeatureStore.open(tmp_path).verify()
 
 
-def test_statistics_are_those_of_the_chosen_sets(tmp_path, sets):
+def test_statistics_cover_only_chosen_sets(tmp_path, sets):
     chosen = list(sets)[3:30:2]
     manifest = write(tmp_path, sets, statistics_of=[*chosen, "an id that was skipped"])
     stored = np.concatenate([sets[id] for id in chosen]).astype(np.float16).astype(np.float64)
@@ -162,7 +162,7 @@ def test_statistics_are_those_of_the_chosen_sets(tmp_path, sets):
     np.testing.assert_allclose(found["std"], stored.std(0), rtol=1e-13)
 
 
-def test_moments_survive_a_mean_that_dwarfs_the_spread():
+def test_moments_are_accurate_for_large_means():
     x = np.random.default_rng(0).standard_normal((5000, 3)) * 1e-3 + 1e6
     moments = Moments(3)
     for start in range(0, 5000, 7):

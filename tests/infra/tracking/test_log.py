@@ -1,4 +1,4 @@
-"""The log of a run: sent while it trains and at the end, also after a restart or once an absent server is back."""
+"""The log of a run: sent during training and at the end, also after a restart or a server outage."""
 
 import math
 import threading
@@ -19,7 +19,7 @@ class Refusal(Exception):
 
 
 class Recorder:
-    """Stands in for a Tracker: stores its arguments, answers only while it is `there`."""
+    """Stub of a Tracker: records its arguments; fails unless `there`."""
 
     def __init__(self) -> None:
         self.got: list[object] = []
@@ -31,7 +31,7 @@ class Recorder:
 
     def points(self, points: list[tuple[str, float, int, int]]) -> None:
         self._answer()
-        assert len(points) <= 1000, "more are refused by MLflow"
+        assert len(points) <= 1000, "MLflow refuses more than 1,000 metrics per request"
         if any("@" in name for name, *_ in points):
             raise InputError("no such name") from Refusal()
         self.got += [(name, value, step) for name, value, _, step in points]
@@ -82,7 +82,7 @@ def log_all(log: Log, folder: Path) -> None:
     log.end("FINISHED")
 
 
-def test_a_server_that_is_away_is_noted_once_and_gets_all_in_order_later(opened, mlflow, tmp_path, capsys):
+def test_outage_is_noted_once_and_log_sent_in_order_later(opened, mlflow, tmp_path, capsys):
     mlflow.there = False
     log = opened()
     log_all(log, tmp_path / "made")
@@ -98,12 +98,14 @@ def test_a_server_that_is_away_is_noted_once_and_gets_all_in_order_later(opened,
     points = [[("loss", step / 3, step), ("norm", math.inf, step)] for step in range(3)]
     files = [("model", "run.json", "{}"), ("model", "weights", "after step 2")]
     assert mlflow.got == [*points[0], *points[1], *points[2], *files, {"version": "2"}, "FINISHED"]
-    assert (later.unsent, later.refused, mlflow.requests) == (0, [], 5), "numbers are sent together"
+    assert (later.unsent, later.refused, mlflow.requests) == (0, [], 5), (
+        "metrics of several steps must share one request"
+    )
     opened().close(10)
-    assert len(mlflow.got) == 10, "nothing is sent twice"
+    assert len(mlflow.got) == 10, "nothing must be sent twice"
 
 
-def test_a_server_that_comes_back_is_found_and_one_that_hangs_is_not_waited_for(opened, mlflow, monkeypatch):
+def test_sender_retries_and_never_blocks_on_a_hung_server(opened, mlflow, monkeypatch):
     monkeypatch.setattr(module, "_RETRY", 0.1)
     mlflow.there = False
     log = opened()
@@ -121,12 +123,12 @@ def test_a_server_that_comes_back_is_found_and_one_that_hangs_is_not_waited_for(
     for step in range(3, 503):
         log.log({"loss": 1.0}, step=step)
     log.close(0.2)
-    assert time.monotonic() - began < 6, "a step waits for nobody"
+    assert time.monotonic() - began < 6, "logging must not wait for the server"
     assert log.unsent == 500
     hangs.set()
 
 
-def test_a_thousand_numbers_are_sent_at_once(opened, mlflow):
+def test_metrics_are_sent_in_batches_of_1000(opened, mlflow):
     mlflow.there = False
     log = opened()
     for step in range(700):
@@ -138,20 +140,20 @@ def test_a_thousand_numbers_are_sent_at_once(opened, mlflow):
     assert mlflow.requests == 2
 
 
-def test_steps_that_are_trained_again_are_sent_once(opened, mlflow):
+def test_repeated_steps_are_sent_once(opened, mlflow):
     first = opened()
     for step in (0, 2, 4, 4, 6):  # a worker was restarted at step 4
         first.log({"loss": step / 2}, step=step)
     first.close(10)
-    again = opened()  # from a checkpoint of step 2
-    for step in (2, 4, 6, 4, 6, 8):  # and after another fault
+    again = opened()  # resumed from the checkpoint of step 2
+    for step in (2, 4, 6, 4, 6, 8):  # with another restart
         again.log({"loss": step / 2, "other": 1.0}, step=step)
     again.close(10)
     assert [sent for sent in mlflow.got if sent[0] == "loss"] == [("loss", n / 2, n) for n in (0, 2, 4, 6, 8)]
     assert [step for name, _, step in mlflow.got if name == "other"] == [2, 4, 6, 8]
 
 
-def test_steps_that_another_machine_had_sent_are_sent_once(tmp_path, mlflow):
+def test_steps_sent_by_another_machine_are_not_resent(tmp_path, mlflow):
     mlflow.before = {"loss": [(1, 0.5), (2, 0.25)]}
     log = Sender(tmp_path / "log", lambda: mlflow, earlier=True)
     for step in (2, 3):
@@ -160,7 +162,7 @@ def test_steps_that_another_machine_had_sent_are_sent_once(tmp_path, mlflow):
     assert sorted(mlflow.got) == [("loss", 3 / 9, 3), ("new", 1.0, 2), ("new", 1.0, 3)]
 
 
-def test_mlflow_has_every_number_once_after_a_part_was_sent_and_the_process_killed(tmp_path, monkeypatch):
+def test_metrics_are_stored_once_after_partial_send_and_kill(tmp_path, monkeypatch):
     uri, points = f"sqlite:///{tmp_path}/mlflow.db", Tracker.points
     tracker = Tracker.start("e", uri=uri, home=tmp_path, name="n", tags={}, params={})
 
@@ -176,7 +178,7 @@ def test_mlflow_has_every_number_once_after_a_part_was_sent_and_the_process_kill
     first.close(20)
     assert (first.unsent, len(tracker.history("loss"))) == (6, 3)
     with (tmp_path / "log" / METRICS).open("a") as file:
-        file.write('{"time": 1, "step": 9, "metr')  # killed within a line
+        file.write('{"time": 1, "step": 9, "metr')  # killed while writing a line
     monkeypatch.setattr(Tracker, "points", points)
     again = Sender(tmp_path / "log", lambda: tracker)
     for step in range(4, 7):
@@ -189,7 +191,7 @@ def test_mlflow_has_every_number_once_after_a_part_was_sent_and_the_process_kill
     assert tracker.status() == "FINISHED"
 
 
-def test_what_is_refused_holds_nothing_up(opened, mlflow, capsys):
+def test_refused_metrics_do_not_block_others(opened, mlflow, capsys):
     mlflow.there = False
     log = opened()
     for step, name in enumerate(("a", "R@1", "R@1", "b"), start=1):
@@ -204,7 +206,7 @@ def test_what_is_refused_holds_nothing_up(opened, mlflow, capsys):
     assert capsys.readouterr().err.count("note: not logged: no such name") == 1
 
 
-def test_what_a_deleted_run_refuses_is_sent_once_it_is_restored(opened, mlflow):
+def test_log_of_deleted_run_is_sent_after_its_restore(opened, mlflow):
     mlflow.deleted = True
     log = opened()
     log.log({"loss": 1.0}, step=1)

@@ -52,19 +52,19 @@ def record(tracker: Tracker, *, experiment: str = "polypool") -> RunRecord:
     return found
 
 
-def test_two_threads_may_start_on_a_new_store_at_once(tmp_path):
+def test_two_threads_can_create_a_store_concurrently(tmp_path):
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     with ThreadPoolExecutor(2) as threads:
         runs = [*threads.map(lambda name: start(uri, tmp_path, name=name, experiment="race"), ("one", "two"))]
     assert {run.run_id for run in find_runs(uri, "race", finished=False)} == {run.run_id for run in runs}
 
 
-def test_a_run_is_created_continued_ended_and_found(uri, home):
+def test_run_is_created_resumed_finished_and_found(uri, home):
     tracker = start(uri, home, name="gpo seed 0", optim={"lr": 1e-3, "milestones": [15]}, text="", none=None)
     tracker.log({"train/loss": 2.0, "whole/i2t/R1": 10}, step=1)
     tracker.finish("FAILED")
     assert Tracker.attach(uri, tracker.run_id, running=False).tag("kind") == "train"
-    assert record(tracker).status == "FAILED", "reading a run leaves its status"
+    assert record(tracker).status == "FAILED", "attaching with running=False must keep the status"
     assert tracker.run_id not in {run.run_id for run in find_runs(uri, "polypool")}
     again = Tracker.attach(uri, tracker.run_id)
     assert (record(again).status, record(again).ended) == ("RUNNING", None)
@@ -84,7 +84,7 @@ def test_a_run_is_created_continued_ended_and_found(uri, home):
     assert again.history("never") == []
 
 
-def test_artifacts_come_back(uri, home, tmp_path):
+def test_artifacts_round_trip(uri, home, tmp_path):
     tracker = start(uri, home, words="x" * 7000, short="y")
     (tmp_path / "model.bin").write_bytes(b"weights")
     tracker.artifact(tmp_path, "model")
@@ -107,7 +107,7 @@ def test_artifacts_come_back(uri, home, tmp_path):
             artifacts.path(found, name)
 
 
-def test_many_params_and_pages_of_runs(uri, home, monkeypatch):
+def test_many_params_and_pages_of_runs_are_read(uri, home, monkeypatch):
     first = start(uri, home, experiment="pages", **{f"p{i}": i for i in range(250)})
     assert len(record(first, experiment="pages").params) == 250
     others = [start(uri, home, experiment="pages").run_id for _ in range(2)]
@@ -139,7 +139,7 @@ def test_unknown_and_deleted_runs_and_experiments_are_refused(uri, home):
             use()
 
 
-def test_stores_that_cannot_be_used_are_refused_at_once(home, tmp_path):
+def test_unusable_tracking_stores_are_refused(home, tmp_path):
     for bad in ("./mlruns", "file:///tmp/mlruns", "", "sqlite:///:memory:", "ftp://host"):
         with pytest.raises(InputError, match=r"cannot be recorded at .* sqlite:////absolute") as refused:
             start(bad, home)
@@ -157,7 +157,7 @@ def test_stores_that_cannot_be_used_are_refused_at_once(home, tmp_path):
             use(f"sqlite:///{tmp_path}/{name}.db", "latest")
 
 
-def test_a_server_that_does_not_answer_is_told_within_seconds(home, monkeypatch):
+def test_unresponsive_server_is_reported_within_seconds(home, monkeypatch):
     monkeypatch.setattr(module, "_PATIENCE", 1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
@@ -168,10 +168,12 @@ def test_a_server_that_does_not_answer_is_told_within_seconds(home, monkeypatch)
     with pytest.raises(InputError, match="Connection refused; start it, or set MLFLOW_TRACKING_URI"):
         find_runs(f"http://127.0.0.1:{port}", "polypool")
     assert time.monotonic() - began < 5
-    assert os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] == "60", "later answers may take long"
+    assert os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] == "60", (
+        "the long timeout must be restored after the first request"
+    )
 
 
-def test_the_uri_is_the_variable_or_a_file_in_the_home(monkeypatch):
+def test_tracking_uri_is_variable_or_database_in_home(monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     assert tracking_uri(Path("/home/me")) == "sqlite:////home/me/mlflow.db"
     for given, expected in {
@@ -183,7 +185,7 @@ def test_the_uri_is_the_variable_or_a_file_in_the_home(monkeypatch):
         assert tracking_uri(Path("/home/me")) == expected
 
 
-def test_runs_are_shown_by_a_command_and_an_address(uri, home, monkeypatch):
+def test_to_see_returns_command_and_url(uri, home, monkeypatch):
     tracker = start(uri, home, experiment="seen")
     number = tracker._client.get_run(tracker.run_id).info.experiment_id
     page = f"/#/experiments/{number}/runs?workflowType=machine_learning&viewStateShareKey=polypool"
@@ -195,7 +197,7 @@ def test_runs_are_shown_by_a_command_and_an_address(uri, home, monkeypatch):
     assert to_see("http://server:5000/", "seen")[1] == ("$open", f"http://server:5000{page}")
 
 
-def test_provenance_is_the_commit_of_the_code_or_of_the_home_of_a_copy(tmp_path, monkeypatch):
+def test_provenance_is_commit_of_code_variable_or_home(tmp_path, monkeypatch):
     def git(folder: Path, *words: str) -> str:
         command = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@b", *words]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
@@ -203,7 +205,9 @@ def test_provenance_is_the_commit_of_the_code_or_of_the_home_of_a_copy(tmp_path,
     given = "5" * 40
     if (ROOT / ".git").exists():
         monkeypatch.setenv("POLYPOOL_COMMIT", given)
-        assert provenance(tmp_path)["git_commit"] == git(ROOT, "rev-parse", "HEAD"), "a checkout's own counts"
+        assert provenance(tmp_path)["git_commit"] == git(ROOT, "rev-parse", "HEAD"), (
+            "the commit of the code's checkout must precede POLYPOOL_COMMIT"
+        )
         monkeypatch.delenv("POLYPOOL_COMMIT")
     monkeypatch.setattr(module, "__file__", str(tmp_path / "copy" / "infra" / "tracking.py"))
     assert provenance(tmp_path)["git_commit"] == "unknown"
@@ -216,13 +220,13 @@ def test_provenance_is_the_commit_of_the_code_or_of_the_home_of_a_copy(tmp_path,
     (tmp_path / "file").write_text("two")
     assert provenance(tmp_path)["git_dirty"] == "true"
     monkeypatch.setenv("POLYPOOL_COMMIT", given)
-    assert provenance(tmp_path)["git_commit"] == given, "the copy's, not the home's"
+    assert provenance(tmp_path)["git_commit"] == given, "POLYPOOL_COMMIT must precede the commit of the home"
     monkeypatch.setenv("POLYPOOL_COMMIT", "HEAD")
     with pytest.raises(InputError, match="must be what `git rev-parse HEAD` prints, not 'HEAD'"):
         provenance(tmp_path)
 
 
-def test_the_command_line_of_a_verb_is_as_typed(monkeypatch):
+def test_command_line_is_recorded_as_typed(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["polypool train", "coco", "kmax(k=5)"])
     assert command_line() == "polypool train coco 'kmax(k=5)'"
     for argv in (["/usr/lib/pytest/__main__.py", "-q"], [""]):
@@ -230,9 +234,9 @@ def test_the_command_line_of_a_verb_is_as_typed(monkeypatch):
         assert command_line() == ""
 
 
-def test_a_missing_file_of_a_server_is_told_from_a_failure(uri):
+def test_missing_artifact_differs_from_server_failure(uri):
     class Server:
-        """Keeps `run.json`, and breaks at `broken.json`."""
+        """Serves `run.json` and fails on `broken.json`."""
 
         def download_artifacts(self, run_id: str, name: str, target: str) -> str:
             if name != "kept/run.json":
@@ -255,12 +259,12 @@ def test_a_missing_file_of_a_server_is_told_from_a_failure(uri):
         artifacts.find("r1", root, "kept/broken.json")
 
 
-def test_a_run_is_named_by_its_id_the_beginning_of_its_id_its_name_or_as_the_latest(tmp_path):
+def test_run_resolves_by_id_prefix_name_or_latest(tmp_path):
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     mine, quoted, *twice = [start(uri, tmp_path, name=name) for name in ("mine", "it's", "twice", "twice")]
     start(uri, tmp_path, tags={"joint": mine.run_id})
     last = start(uri, tmp_path, tags={"kind": "transfer"}).run_id
-    assert resolve_run(uri, "latest") == twice[1].run_id, "no member of a joint run, and no other kind"
+    assert resolve_run(uri, "latest") == twice[1].run_id, "latest must skip joint members and other kinds"
     assert [resolve_run(uri, name) for name in ("mine", "it's")] == [mine.run_id, quoted.run_id]
     for length in (8, 32):
         assert resolve_run(uri, mine.run_id[:length]) == mine.run_id
@@ -277,7 +281,7 @@ def test_a_run_is_named_by_its_id_the_beginning_of_its_id_its_name_or_as_the_lat
             resolve_run(uri, named)
 
 
-def test_limits_and_names_are_those_of_mlflow():
+def test_limits_and_names_match_mlflow():
     for ours, theirs in (
         (module.DIGEST_LENGTH, validation.MAX_DATASET_DIGEST_SIZE),
         (module.PARAM_LENGTH, validation.MAX_PARAM_VAL_LENGTH),
@@ -290,7 +294,7 @@ def test_limits_and_names_are_those_of_mlflow():
     assert {"source", "target"} <= {option.name for option in migrate_filestore.params}
 
 
-def test_processors_and_gpus_are_counted_and_no_host_is_named(tmp_path, monkeypatch):
+def test_machine_lists_processors_and_gpus_without_host(tmp_path, monkeypatch):
     (tmp_path / "cpuinfo").write_text("model name\t: Fast  CPU @ 3 GHz\nflags: a\n" * 2)
     for number, model in enumerate(("NVIDIA H100", "NVIDIA H100", "NVIDIA T4")):
         (tmp_path / f"driver/nvidia/gpus/{number}").mkdir(parents=True)

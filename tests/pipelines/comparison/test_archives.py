@@ -21,7 +21,7 @@ from polypool.tasks.scoring.records import queries_json
 
 
 def record(home: Path, aggregator: str, seed: int, *, shift: float = 0.0, ends: bool = True) -> str:
-    """Record a run with the results of its queries, and return its id."""
+    """Record a run with per-query results; return its id."""
     queries, metrics = retrieval(seed=seed, shift=shift)
     queries = renamed(queries, np.arange(30).astype(str))
     found = {f"whole/{name}": value for name, value in metrics.items()} | {"cost/step": 40.0}
@@ -38,7 +38,7 @@ def record(home: Path, aggregator: str, seed: int, *, shift: float = 0.0, ends: 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory) -> Path:
-    """A home with two seeds of `mean` and of `max`, which ranks better, and a third of `mean` that is not finished."""
+    """A home with two seeds of `mean` and of `max`, which is better, and an unfinished third of `mean`."""
     folder = tmp_path_factory.mktemp("home")
     for seed in range(2):
         record(folder, "mean", seed)
@@ -56,13 +56,13 @@ def archive(home: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def elsewhere(tmp_path_factory) -> Path:
-    """The home of another machine, with a run."""
+    """The home of another machine, with one run."""
     folder = tmp_path_factory.mktemp("elsewhere")
     record(folder, "gpo", 0)
     return folder
 
 
-def test_archived_runs_are_compared_as_the_runs_themselves(home, archive, elsewhere):
+def test_archived_runs_compare_like_tracked_runs(home, archive, elsewhere):
     here = compare(tracking_uri(home), "polypool", baseline="mean", pairs=True)
     there = compare(tracking_uri(elsewhere), "none", archives=[archive], baseline="mean", pairs=True)
     pd.testing.assert_frame_equal(there.results, here.results)
@@ -75,7 +75,7 @@ def test_archived_runs_are_compared_as_the_runs_themselves(home, archive, elsewh
     )
 
 
-def test_the_runs_of_an_experiment_stand_beside_archived_ones(archive, elsewhere):
+def test_tracked_and_archived_runs_share_one_table(archive, elsewhere):
     comparison = compare(
         tracking_uri(elsewhere), "polypool", archives=[archive], choice=Choice(aggregators=("max", "gpo"))
     )
@@ -85,7 +85,7 @@ def test_the_runs_of_an_experiment_stand_beside_archived_ones(archive, elsewhere
     assert comparison.best_run.tags["aggregator"] == "gpo"
 
 
-def test_damaged_files_are_refused_and_paths_outside_the_folder(archive, tmp_path):
+def test_damaged_archives_and_unsafe_paths_are_refused(archive, tmp_path):
     whole = archive.read_bytes()
     for column, value, message in (
         *(("run_id", value, "is no id of a run") for value in ("..", "../x", "/etc", "")),
@@ -116,14 +116,14 @@ def test_damaged_files_are_refused_and_paths_outside_the_folder(archive, tmp_pat
             read_archive(tmp_path / name, tmp_path)
 
 
-def test_the_verbs(home, elsewhere, monkeypatch, tmp_path):
+def test_compare_reads_output_of_runs_archive(home, elsewhere, monkeypatch, tmp_path):
     archive = tmp_path / "mean only.parquet"
     monkeypatch.setenv("POLYPOOL_HOME", str(home))
     code, said, _ = called("runs", "archive", "--out", archive, "--aggregators", "mean")
     assert code == 0
     assert f"2 runs written to {archive}; 1 not finished and left out" in said
     assert f"compare --archives '{archive}'" in said
-    for place, log in ((elsewhere, ()), (tmp_path, ("--log",))):  # nothing was recorded in the second
+    for place, log in ((elsewhere, ()), (tmp_path, ("--log",))):  # the second home has no runs
         monkeypatch.setenv("POLYPOOL_HOME", str(place))
         code, said, error = called("compare", "--archives", archive, *log)
         assert (code, "2 runs are from" in said) == (0, True), error

@@ -40,7 +40,7 @@ def compared(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Comparison]:
     return of
 
 
-def test_rows_hold_mean_and_sample_deviation_and_the_best_comes_first(compared):
+def test_rows_show_mean_and_deviation_best_first(compared):
     runs = [
         *(run("mean", seed, 54.0 + 6 * seed) for seed in range(3)),
         run("gpo", 0, 66.0),
@@ -58,7 +58,7 @@ def test_rows_hold_mean_and_sample_deviation_and_the_best_comes_first(compared):
     assert len({len(line) for line in (header, rule, gpo, mean)}) == 1
 
 
-def test_other_protocols_tasks_and_data_never_share_a_block(compared):
+def test_protocols_tasks_and_data_sets_get_separate_tables(compared):
     of = {"coco-5k": 300.0, "coco-1k-5fold": 400.0, "dev": 1.0, "val-1k": 2.0}
     both = {name: value for protocol, rsum in of.items() for name, value in scores(protocol, rsum).items()}
     runs = [
@@ -86,7 +86,7 @@ def test_other_protocols_tasks_and_data_never_share_a_block(compared):
     assert (only.title, only.rows[0].mean("rsum")) == ("image_text · coco · val-1k", 2.0)
 
 
-def test_rows_are_told_apart_by_recipe_text_aggregator_and_kind(compared):
+def test_labels_include_recipe_text_aggregator_and_kind(compared):
     runs = [run("gpo", text_aggregator="mean"), run("gpo + gpo", kind="ensemble"), run("gpo", model="hgr")]
     for others, expected in (
         (runs, {"gpo", "gpo, text mean", "ensemble: gpo + gpo", "gpo in hgr"}),
@@ -95,7 +95,7 @@ def test_rows_are_told_apart_by_recipe_text_aggregator_and_kind(compared):
         assert {row.label for row in compared(run("gpo"), *others).groups[0].rows} == expected
 
 
-def test_what_is_left_out_or_odd_is_said(compared):
+def test_notes_list_excluded_and_duplicate_runs(compared):
     found = compared(
         run("gpo", 0, 50.0, ended=1.0),
         run("gpo", 0, 60.0, ended=3.0),
@@ -148,19 +148,19 @@ MANY = [run(name, seed) for name in ("gpo", "kmax(k=2)", "mean") for seed in (0,
         ),
     ],
 )
-def test_what_is_not_there_is_an_error(compared, runs, options, message):
+def test_missing_runs_and_unknown_names_are_refused(compared, runs, options, message):
     with pytest.raises(InputError, match=message):
         compared(*runs, **options)
 
 
-def test_requested_data_and_features_are_the_only_ones(compared):
+def test_choice_filters_by_data_and_features(compared):
     def of(aggregator: str, *, place: str = "", **tags: str) -> RunRecord:
         made = run(aggregator, **tags)
         return replace(made, params={**made.params, "data.features": place, "visual": "cnn(width=8)"})
 
     runs = [
         of("gpo", dataset="mine", features="cells"),
-        of("max", dataset="mine", place="/far/data/mine/regions"),  # as of archives without the tag
+        of("max", dataset="mine", place="/far/data/mine/regions"),  # as in archives without the tag
         of("mean", dataset="other", place="/far/data/other/cells"),
         of("esa", dataset="mine"),
     ]
@@ -176,7 +176,7 @@ def test_requested_data_and_features_are_the_only_ones(compared):
     assert labels(features="cnn") == {"esa"}
 
 
-def test_the_verb_compares_tasks_by_their_queries_and_logs_the_comparison(tmp_path, home, capsys):
+def test_compare_command_writes_tables_and_logs_run(tmp_path, home, capsys):
     uri, markdown, latex = tracking_uri(home), tmp_path / "out" / "t.md", tmp_path / "out" / "t.tex"
     for at, aggregator in enumerate(("gpo", "mean")):
         image, metrics = retrieval(40, seed=1, shift=at)
@@ -214,13 +214,13 @@ def test_the_verb_compares_tasks_by_their_queries_and_logs_the_comparison(tmp_pa
         assert summary.download(picture).stat().st_size > 5_000
     assert loaded() == ["['mlflow']"]
     assert exit_code(module.main) == 0
-    assert capsys.readouterr().out == first, "comparisons are not compared"
+    assert capsys.readouterr().out == first, "logged comparisons must not be compared"
     assert exit_code(module.main, "--experiment", "polypol") == 2
     assert "Did you mean 'polypool'?" in capsys.readouterr().err
 
 
 def loaded() -> list[str]:
-    """Return which of the packages that take seconds to import two verbs have in their process at the end."""
+    """Return the slow packages that `compare` and `runs`, run in one process, have imported."""
     code = """
 import sys
 from polypool.pipelines.commands import compare, runs
@@ -234,20 +234,20 @@ print([name for name in ("matplotlib", "mlflow", "ray", "torch") if name in sys.
     return out.splitlines()[-1:]
 
 
-def test_a_baseline_is_named_by_its_row_or_its_aggregator():
+def test_baseline_is_found_by_row_or_aggregator_name():
     (group,) = blocks_of(run("gpo", text_aggregator="mean"), run("gpo"), run("max", text_aggregator="mean"))
     names = {"gpo": "gpo", "gpo, text mean": "gpo, text mean", "max": "max, text mean", "mean": "", "": ""}
     assert {name: baseline_row(group, name) for name in names} == names
 
 
-def test_the_best_run_is_one_that_was_trained(compared):
+def test_best_run_must_be_trained(compared):
     runs = [run("gpo", rsum=60.0), run("gpo", 1, rsum=70.0), run("mean", rsum=10.0)]
     assert compared(*runs).best_run == runs[1]
     transfer = replace(run("max"), tags={**run("max").tags, "kind": "transfer"})
     assert compared(transfer).best_run is None
 
 
-def test_other_methods_stand_beside_ours_where_some_are_published():
+def test_methods_table_adds_published_results():
     shown = methods("t", "f8k-1k", "rsum", {"gpo": 235.0})
     assert [row[:2] for row in shown.rows][1:3] == [("UVSE, the released code", "247.4"), ("gpo", "235.0")]
     assert shown.header == ("method", "rsum", "source")

@@ -16,7 +16,7 @@ from polypool.pipelines.comparison.statistics import Joint, Judged, with_baselin
 from polypool.tasks.adapter import Metric
 
 
-def test_aggregators_are_ranked_by_their_mean_chance_normalised_scores():
+def test_aggregators_rank_by_mean_chance_normalised_score():
     found = grid(*three_tasks())
     assert [column.title for column in found.columns] == [
         ("image_text", "coco_mini", "whole", "rsum"),
@@ -49,7 +49,7 @@ def joint_of(group: Group, variance: float) -> Joint:
 
 
 def judged(table: CrossTaskTable, *variances: float) -> CrossTaskTable:
-    """Return a table with a variance over queries for each column."""
+    """Return a table with the given query variance for each column."""
     columns = []
     for column, variance in zip(table.columns, variances, strict=True):
         joint = joint_of(column.group, variance)
@@ -58,9 +58,9 @@ def judged(table: CrossTaskTable, *variances: float) -> CrossTaskTable:
     return replace(table, columns=tuple(columns))
 
 
-def test_ranks_over_tasks_have_simultaneous_intervals():
+def test_cross_task_ranks_have_simultaneous_intervals():
     found = grid(*three_tasks())
-    assert found.ranks == {}, "no queries were compared"
+    assert found.ranks == {}, "ranks need per-query results"
     assert judged(found, 10.0, 20.0, 2.0).ranks == dict.fromkeys(found.aggregators, (1, 3))
     assert judged(found, 4.0, 9.0, 1.0).ranks == {"mean": (1, 2), "max": (1, 2), "gpo": (3, 3)}
     some = judged(found, 0.4, 0.9, 0.1)
@@ -69,7 +69,7 @@ def test_ranks_over_tasks_have_simultaneous_intervals():
     assert replace(some, columns=(untested, *others)).ranks == {}
 
 
-def test_columns_without_the_baseline_have_no_differences():
+def test_columns_without_baseline_have_no_differences():
     found = judged(grid(*three_tasks()), 4.0, 9.0, 1.0)
     columns = []
     for column in found.columns[:2]:
@@ -83,12 +83,12 @@ def test_columns_without_the_baseline_have_no_differences():
     shown = tables.across(table)
     assert [row[1] for row in shown.rows[:1]] == ["60.0"]
     assert {row[5] for row in shown.rows} == {ABSENT}
-    assert shown.best == {(2, 1), (2, 3), (1, 5)}, "gpo of photographs and clips, max of questions"
+    assert shown.best == {(2, 1), (2, 3), (1, 5)}, "expected gpo on images and videos, max on questions"
     short = tables.brief_across(table).legend
     assert [line.partition(":")[0] for line in short] == ["first row", "p", "rank"]
 
 
-def test_a_column_of_one_recipe_has_a_confidence_set_of_its_own():
+def test_each_recipe_column_has_own_confidence_set():
     runs = [run("gpo", rsum=60.0), run("mean", rsum=59.0), vqa("gpo", 0, 30.0)]
     runs += [run("gpo", rsum=50.0, recipe="bert"), run("mean", rsum=40.0, recipe="bert")]
     bert, mini, _ = grid(*runs).columns
@@ -107,7 +107,7 @@ def costly(made: RunRecord, step: float, weights: float) -> RunRecord:
     return replace(made, metrics=made.metrics | {"cost/step": step, "weights/aggregators": weights})
 
 
-def test_costs_are_beside_the_scores():
+def test_cross_task_table_shows_costs():
     runs = [
         *(costly(run("mean", seed), step, 0.0) for seed, step in enumerate((30.0, 50.0))),
         costly(vqa("mean", 0, 40.0), 20.0, 0.0),
@@ -129,7 +129,7 @@ def test_costs_are_beside_the_scores():
     }
 
 
-def test_one_task_has_no_grid_and_protocols_have_a_column_each():
+def test_one_task_gives_no_table_and_protocols_are_columns():
     both = scores("coco-5k", 300.0) | scores("coco-1k-5fold", 400.0)
     coco = [run(name, dataset="coco", protocol="coco-5k", metrics=both) for name in ("mean", "max", "gpo")]
     assert grid(*coco) is None
@@ -139,7 +139,7 @@ def test_one_task_has_no_grid_and_protocols_have_a_column_each():
     assert found.means["mean"] == pytest.approx((100 * (300 - 3.2) / 596.8 + 12.5) / 2)
 
 
-def test_aggregators_that_a_task_lacks_and_small_columns_count_in_no_mean():
+def test_incomplete_aggregators_and_small_columns_are_unranked():
     names = ("mean", "max", "gpo", "lip", "gem")
     runs = [run(name, rsum=50.0 + at) for at, name in enumerate(names)]
     runs += [vqa(name, 0, 40.0 + at) for at, name in enumerate(names[:4])]

@@ -46,10 +46,10 @@ def judged_rows(store: QueryStore, runs: list[RunRecord], notes: tuple[str, ...]
     return Comparison(experiment="x", groups=groups, notes=notes).judged(store)
 
 
-def test_significant_differences_are_told_from_others_and_missing_files_are_said():
+def test_significance_is_shown_and_missing_files_are_noted():
     store = QueryStore()
     runs = [store.record("gpo", seed, 0.0) for seed in SEEDS]
-    runs += [store.record("max", seed, 0.1, draw=50) for seed in SEEDS]  # not the same a little worse
+    runs += [store.record("max", seed, 0.1, draw=50) for seed in SEEDS]  # other random scores
     runs += [store.record("mean", seed, 1.5) for seed in SEEDS]
     runs += [store.record("lip", seed, 0.8) for seed in SEEDS]
     del store.queries[runs[-1].run_id]
@@ -76,7 +76,7 @@ def test_significant_differences_are_told_from_others_and_missing_files_are_said
     assert "needs" in replace(found, detect=10.0).text()
 
 
-def test_with_a_baseline_the_table_has_its_scores_differences_from_it_and_ranks():
+def test_baseline_table_shows_differences_and_ranks():
     store = QueryStore()
     runs = [store.record(name, seed, at) for at, name in enumerate(("gpo", "max", "mean")) for seed in SEEDS]
     found = replace(judged_rows(store, runs), baseline="mean").judged(store)
@@ -84,7 +84,7 @@ def test_with_a_baseline_the_table_has_its_scores_differences_from_it_and_ranks(
     (table,) = [of for of in found.tables if of.title == "image_text · coco_mini · whole · against mean"]
     assert table.header[1:4] == ("image_text\ncoco_mini\nwhole\nrsum\n5 seeds", "p", "rank")
     cells = {name: of[:3] for name, *of in table.rows}
-    assert [*cells] == ["mean", "gpo", "max"], "the baseline first, then the best"
+    assert [*cells] == ["mean", "gpo", "max"], "expected the baseline first, then the best row"
     assert cells["mean"][0] == f"{group.mean(group.rows[-1]):.1f}"
     of = group.judged.against["gpo"]
     assert cells["gpo"] == [f"+{of.value:.1f} [+{of.low:.1f}, +{of.high:.1f}]", "1.000", "1 [1, 1]"]
@@ -102,7 +102,7 @@ def test_with_a_baseline_the_table_has_its_scores_differences_from_it_and_ranks(
     assert re.search(r"\nmean +37.4, 4 seeds .*\ngpo .*], 5 seeds ", uneven.text())
 
 
-def test_of_one_seed_it_is_said_that_seeds_cannot_be_judged():
+def test_single_seed_warns_that_seed_variance_is_unknown():
     store = QueryStore()
     runs = [store.record("gpo", 0, 0.0), store.record("max", 0, 0.3, draw=50), store.record("mean", 0, 1.5)]
     found = judged_rows(store, runs)
@@ -120,7 +120,7 @@ def test_of_one_seed_it_is_said_that_seeds_cannot_be_judged():
     assert "what seeds can show" not in text
 
 
-def test_rows_scored_on_other_queries_or_with_other_values_are_left_out():
+def test_rows_with_mismatched_queries_are_excluded():
     store = QueryStore()
     runs = [store.record(name, 0, 0.1 * at) for at, name in enumerate(("gpo", "max", "mean"))]
     store.queries[runs[1].run_id] = renamed(store.queries[runs[1].run_id], np.arange(1, 61).astype(str))
@@ -133,7 +133,7 @@ def test_rows_scored_on_other_queries_or_with_other_values_are_left_out():
     assert "mean (whole) is not compared by its queries: its queries give rsum" in found.notes[1]
 
 
-def test_a_cost_is_the_lowest_of_the_runs_with_the_highest_where_it_is_far_above():
+def test_cost_shows_minimum_or_range_of_runs():
     costs = [(1325.0, 0.5), (1390.0, 0.7), (1457.0, 0.4)]
     runs = [
         run("gpo", seed=seed, metrics={"whole/rsum": 60.0, "cost/step": step, "cost/embed": embed})
@@ -146,7 +146,7 @@ def test_a_cost_is_the_lowest_of_the_runs_with_the_highest_where_it_is_far_above
     assert "processor time: the lowest of a row's runs" in differences(group).legend[-1]
 
 
-def test_rows_that_are_not_above_chance_are_named():
+def test_rows_not_above_chance_are_noted():
     (group,) = judged_rows(
         store := QueryStore(), [store.record("gpo", 0, 0.0), store.record("mean", 0, 1.5)]
     ).groups
@@ -158,4 +158,6 @@ def test_rows_that_are_not_above_chance_are_named():
     assert [[note.rpartition(": ")[2] for note in notes] for notes in found] == [["mean"]] * 3 + [[], []]
     alone = replace(group, judged=None, metric=replace(group.metric, chance=group.mean(group.rows[1])))
     (note,) = group_doubts(alone)
-    assert note.endswith(f": {group.rows[1].label}"), "without intervals its mean counts"
+    assert note.endswith(f": {group.rows[1].label}"), (
+        "without intervals the mean must be compared with chance"
+    )

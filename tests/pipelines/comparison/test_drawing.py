@@ -25,7 +25,7 @@ from polypool.tasks.scoring.metric_specs import RSUM
 
 
 def may_be_best(group: Group, *p: float) -> Group:
-    """Return a group with differences from the best and p of each row's being the best."""
+    """Return a group judged against the best row, with these p-values of being the best."""
     labels = tuple(row.label for row in group.rows)
     values = ((10.0, -2.0, 22.0), (-10.0, -22.0, 2.0), (-20.0, -32.0, 0.0))
     best = {
@@ -35,7 +35,7 @@ def may_be_best(group: Group, *p: float) -> Group:
     return replace(group, judged=Judged(units="", labels=labels, intervals={}, best=best))
 
 
-def test_figures_are_drawn_for_long_names(tmp_path):
+def test_long_names_fit_in_figures(tmp_path):
     names = ["gpo", *(f"slots(k={k}, iterations=4, heads=2, head_width=96)" for k in range(1, 3))]
     runs = [run(name, rsum=50.0 + at) for at, name in enumerate(names)]
     runs += [vqa(name, 0, 30.0 + at % 7) for at, name in enumerate(names)]
@@ -46,38 +46,40 @@ def test_figures_are_drawn_for_long_names(tmp_path):
         with Image.open(path) as image:
             grey = np.asarray(image.convert("L"))
         edge = np.concatenate([grey[0], grey[-1], grey[:, 0], grey[:, -1]])
-        assert (edge.min(), len(np.unique(grey)) > 10) == (255, True), "drawn, and nothing is cut"
+        assert (edge.min(), len(np.unique(grey)) > 10) == (255, True), (
+            "the figure must be drawn and not be cut off at an edge"
+        )
 
 
-def test_labels_break_before_a_value():
+def test_long_labels_wrap_before_value():
     label = "esa, text mean, data.features=dinov2_cls_4x4_layers12"
     assert wrapped(label).split("\n") == ["esa, text mean, data.features=", "dinov2_cls_4x4_layers12"]
     assert wrapped("kmax(k=5)") == "kmax(k=5)"
 
 
-def test_lags_have_intervals_a_dot_a_seed_and_a_shade_by_p_of_being_the_best():
+def test_lag_chart_shows_intervals_seeds_and_p_values():
     image, video, questions = blocks_of(*three_tasks())
     figure = draw_lags(*tables_of([may_be_best(image, 0.9, 0.2, 0.01), video, questions]))
     figure.draw_without_rendering()
     panels = figure.axes[:3]
     assert [label.get_text() for label in panels[0].get_yticklabels()] == ["mean", "max", "gpo"], (
-        "as in the table"
+        "rows must have the order of the table"
     )
     assert [panel.get_xlabel() for panel in panels] == ["rsum", "rsum", "accuracy in %"]
     titles = [panel.get_title(loc="left") for panel in panels]
     assert titles == ["image_text\ncoco_mini\nwhole", "video_text\nmsrvtt\ndistinct", "vqa\ndaquar\nvqa"]
-    # gpo, mean and max have 70, 60 and 50 of images, two seeds each, one point around their mean
+    # rsum of gpo, mean and max: 70, 60 and 50, each the mean of two seeds, 1 above and 1 below
     dots = [(x, y) for points in panels[0].collections for x, y in points.get_offsets()]
     assert dots == [(-11, 0), (-9, 0), (-21, 1), (-19, 1), (9, 2), (11, 2)]
     bars = [line for line in panels[0].lines if line.get_linewidth() == 4]
     assert [tuple(bar.get_xdata()) for bar in bars] == [(-22.0, 2.0), (-32.0, 0.0), (-2.0, 22.0)]
     darkness = [sum(to_rgba(bar.get_color())[:3]) for bar in bars]
-    assert darkness[1] > darkness[0] > darkness[2], "the darkest is the most probable best"
+    assert darkness[1] > darkness[0] > darkness[2], "a more probable best row must be darker"
     untested = [tuple(line.get_xdata()) for line in panels[2].lines if line.get_linewidth() == 4]
-    assert untested == [(0, 0), (0, 0), (-10, -10)], "differences alone"
+    assert untested == [(0, 0), (0, 0), (-10, -10)], "untested rows must show differences without intervals"
 
 
-def test_where_lower_is_better_the_best_is_on_the_right_and_far_rows_are_numbers():
+def test_lower_is_better_reverses_axis_and_labels_outliers():
     mae = {"s": [Metric(name="mae", higher_is_better=False, best=0.0)]}
     values = {"a": 10.0, "b": 12.0, "c": 13.0, "d": 14.0, "e": 500.0}
     runs = [
@@ -92,7 +94,7 @@ def test_where_lower_is_better_the_best_is_on_the_right_and_far_rows_are_numbers
     assert [text.get_text() for text in panel.texts] == ["\u25c2 +490.0"]
 
 
-def test_names_and_numbers_of_lags_do_not_overlap():
+def test_lag_chart_texts_do_not_overlap():
     names = ["gpo", "mean", "kmax(k=5)"]
     data = ("coco", "msrvtt", "vatex", "msvd")
     runs = [run(name, rsum=150.0 + at, dataset=of) for of in data for at, name in enumerate(names)]
@@ -110,7 +112,7 @@ def test_names_and_numbers_of_lags_do_not_overlap():
     assert touching == []
 
 
-def test_two_tables_are_compared_by_aggregator():
+def test_two_table_chart_matches_rows_by_aggregator():
     tuned = {"mean": (60.0, 62.0), "max": (50.0,), "kmax(k=2)": (70.0,), "gpo": (1.0,)}
     untuned = {"mean": (58.0,), "max": (52.0, 54.0), "kmax(k=5)": (40.0,), "lip": (2.0,)}
     groups, others = (
@@ -122,16 +124,18 @@ def test_two_tables_are_compared_by_aggregator():
     filled, hollow = (bars[0].get_xdata().tolist() for bars in panel.containers)
     assert (filled, hollow) == ([70.0, 61.0, 50.0], [40.0, 58.0, 53.0])
     assert panel.get_title(loc="left") == "coco_mini · rank correlation -0.50"
-    assert draw_against(groups, blocks_of(run("lip"), run("mean"))) is None, "one aggregator of both"
+    assert draw_against(groups, blocks_of(run("lip"), run("mean"))) is None, (
+        "a single shared aggregator must give no chart"
+    )
 
 
-def test_the_heading_of_a_heat_map_fits_its_figure():
+def test_heat_map_title_fits_figure():
     figure = draw_cross_task(grid(run("gpo"), run("mean"), vqa("gpo", 0, 30.0), vqa("mean", 0, 31.0)))
     figure.draw_without_rendering()
     assert figure._suptitle.get_window_extent().x1 < figure.bbox.x1
 
 
-def test_pairs_are_means_over_seeds():
+def test_pair_chart_shows_means_over_seeds():
     names = ("mean", "max", "kmax(k=2)")
     runs = [
         replace(toy_run(), aggregator=v, text_aggregator="" if v == t else t, seed=seed)

@@ -30,7 +30,7 @@ def ages(aggregator: str, seed: int = 0) -> RunRecord:
     return run(aggregator, seed, metrics=metrics, records={"ages": [MAE]}, **AGES)
 
 
-def test_small_errors_are_ranked_above_large_ones_everywhere():
+def test_lower_is_better_metric_ranks_small_errors_first():
     runs = [ages(name, seed) for name in ERRORS for seed in (0, 1)]
     (group,) = blocks_of(*runs)
     assert [row.label for row in group.rows] == ["gpo", "max", "mean"]
@@ -47,7 +47,7 @@ def test_small_errors_are_ranked_above_large_ones_everywhere():
     assert results([group])["chance_normalised"][0] == pytest.approx(87.5)
 
 
-def test_shades_go_from_chance_to_the_best_possible_or_from_the_worst_to_the_best():
+def test_shade_spans_chance_to_best_or_observed_range():
     values = np.array([9.0, np.nan, 1.0, 5.0])
     known = Metric(name="m", best=17.0, chance=5.0)
     np.testing.assert_allclose(known.shade(values), [4 / 12, np.nan, 0, 0])
@@ -59,7 +59,7 @@ def test_shades_go_from_chance_to_the_best_possible_or_from_the_worst_to_the_bes
     assert unknown.shade(np.array([2.0, 2.0])).tolist() == [0.5, 0.5]
 
 
-def test_a_task_is_sorted_by_its_own_metric_and_shown_in_its_own_order():
+def test_table_uses_task_metric_and_column_order():
     values = {"gpo": (0.8, 60.0), "mean": (0.5, 90.0)}
     aside = Metric(name="macro", in_tables=False)
     records = {"t": [F1, ACCURACY, aside]}
@@ -75,7 +75,7 @@ def test_a_task_is_sorted_by_its_own_metric_and_shown_in_its_own_order():
     assert group.columns == ("macro", "f1", "accuracy")
 
 
-def test_the_headline_of_a_run_is_that_of_its_task():
+def test_headline_uses_primary_metric_of_task():
     metrics = {"f1": 0.4, "accuracy": 90.0}
     evaluation = Evaluation(protocol="t", metrics=metrics, primary=F1, others=(ACCURACY,))
     normalised = {"test/chance": 0.25, "test/chance_normalised": pytest.approx(20.0)}
@@ -98,7 +98,7 @@ def video(aggregator: str, rsum: float, **params: str) -> RunRecord:
     )
 
 
-def test_ours_stand_beside_the_published_row_that_a_run_reproduces():
+def test_published_table_compares_reproduced_rows():
     (group,) = blocks_of(video("gpo", 170.0), video("max", 180.0, published="{}"))
     assert {row.label: dict(row.published) for row in group.rows} == {
         "max": {},
@@ -107,7 +107,7 @@ def test_ours_stand_beside_the_published_row_that_a_run_reproduces():
     odd = replace(video("gpo", 1.0, **{"optim.epochs": "1"}), run_id="odd")
     rows = blocks_of(video("gpo", 171.0), video("max", 1.0), odd)[0].rows
     assert {row.label for row in rows if row.published} == {"gpo", "max"}, (
-        "a run of one epoch aims at nothing"
+        "a run with other epochs must have no published numbers"
     )
     table = tables.published(group)
     assert table.rows == (
@@ -120,7 +120,7 @@ def test_ours_stand_beside_the_published_row_that_a_run_reproduces():
     assert tables.published(blocks_of(run("gpo"))[0]) is None
 
 
-def test_an_ensemble_notes_what_it_aims_at(home):
+def test_ensemble_records_published_target(home):
     aims = {"protocol": "whole", "published": {"whole/rsum": 3.0}, "source": "table 1"}
     recipe = Ensemble(recipe="two", members=("x", "y"), **aims)
     track_ensemble([toy_run()] * 2, "whole", ensemble=recipe)
@@ -129,7 +129,7 @@ def test_an_ensemble_notes_what_it_aims_at(home):
     assert json.loads(record.params["published"]) == {"whole/rsum": 3.0}
 
 
-def test_scores_of_two_versions_of_a_protocol_are_told_apart():
+def test_mixed_protocol_versions_are_noted():
     first, second = (run(name, **{"protocol_version.whole": n}) for name, n in (("gpo", "1"), ("mean", "2")))
     _, notes = arranged([first, run("max"), second], experiment="x", read=read)
     assert notes == (

@@ -1,4 +1,4 @@
-"""The archives of our own runs give the tables that this repository shows, and other code finds the same best rows."""
+"""Archived runs reproduce the published tables; an independent bootstrap finds the same best rows."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ SLOW = ("tuned_four", "tuned_all", "tuned_three", "tuned_twelve")
     ("table", "words"),
     [pytest.param(*of, marks=[pytest.mark.slow] if of[0] in SLOW else []) for of in commands().items()],
 )
-def test_the_recorded_commands_give_our_tables_again(table, words, tmp_path: Path, home, monkeypatch):
+def test_recorded_commands_reproduce_published_tables(table, words, tmp_path: Path, home, monkeypatch):
     monkeypatch.chdir(ROOT)
     words[words.index("--out") + 1] = str(tmp_path / "rows.csv")
     assert exit_code(module.main, *words[2:]) == 0
     found, shown = read_results(tmp_path / "rows.csv"), read_results(RESULTS / f"rows.csv#{table}")
     found, shown = (of.drop(columns=["compared_by", "table"]) for of in (found, shown))
-    # CPUs round differently, by which few of 10,000 draws change
+    # rounding differs between CPUs, which changes a few of the 10,000 draws
     pd.testing.assert_frame_equal(found, shown, rtol=1e-6, atol=3e-4)
 
 
 def p_of_best(samples: dict[str, Sample], sign: int, *, draws: int, seed: int) -> dict[str, float]:
-    """Return p of each row being the best: a parametric bootstrap of the studentised largest lag, by its definition.
+    """Return p-values of being the best row, by a parametric bootstrap of the studentised largest lag.
 
-    In a repetition all rows are equally good. Every seed of a row adds a normal error, and so do the units, jointly for
-    all rows; the variances are estimated anew from the drawn seeds, and with as many units as there are.
+    In each draw all rows are equally good. Each seed of a row adds a normal error; units add errors that are
+    correlated over rows. Variances are estimated again from each draw, with as many seeds and units.
     """
     rng, rows = np.random.default_rng(seed), [*samples.values()]
     R, n = len(rows), rows[0].y_Sn.shape[1]
@@ -56,7 +56,7 @@ def p_of_best(samples: dict[str, Sample], sign: int, *, draws: int, seed: int) -
     for a in range(R):
         for b in range(R):
             both = [s for s in rows[a].seeds if s in rows[b].seeds]
-            if len(both) > 1:  # seeds of both rows, centred over these alone
+            if len(both) > 1:  # shared seeds, centred over these only
                 one, two = (
                     x - x.mean(0)
                     for x in (np.stack([centred[r][rows[r].seeds.index(s)] for s in both]) for r in (a, b))
@@ -68,7 +68,7 @@ def p_of_best(samples: dict[str, Sample], sign: int, *, draws: int, seed: int) -
     covariance = root @ root.T
 
     def lags(score, of_seeds, units):
-        """Return the largest lag of each row behind another in standard deviations, for all repetitions."""
+        """Return each row's largest lag behind another, in standard deviations, for all draws."""
         largest = np.full(score.shape, -np.inf)
         for a in range(R):
             for b in range(R):
@@ -101,7 +101,7 @@ ARCHIVES = sorted(path.stem for path in (RESULTS / "runs").glob("*.parquet"))
 @pytest.mark.parametrize(
     "archive", [pytest.param(name, marks=[pytest.mark.slow] if name in LARGE else []) for name in ARCHIVES]
 )
-def test_other_code_finds_the_same_best_rows(archive, tmp_path: Path, monkeypatch):
+def test_best_rows_match_independent_bootstrap(archive, tmp_path: Path, monkeypatch):
     judged = []
 
     def judge(samples, **options):

@@ -12,7 +12,7 @@ from polypool.tasks.adapter import QueryMean, QueryMetric
 
 
 @pytest.mark.parametrize("modality", ["image", "video"])
-def test_metrics_follow_from_the_units(modality):
+def test_metrics_are_recomputed_from_units(modality):
     queries, metrics = retrieval(modality=modality)
     letter = modality[0]
     for name in ("rsum", f"{letter}2t/R1", f"t2{letter}/R10", f"t2{letter}/meanr"):
@@ -29,7 +29,7 @@ def test_metrics_follow_from_the_units(modality):
     assert any(0 < x < 1 for x in arrays[f"t2{letter}_R5"])
 
 
-def test_queries_that_were_not_asked_count_in_no_mean():
+def test_unscored_queries_are_ignored():
     arrays = {"id": np.array(["a", "b", "b", "c"]), "score": np.array([1.0, np.nan, 3.0, np.nan])}
     mean = QueryMean(scores=("score",), units="id", offset=1.0)
     queries = Queries(arrays=arrays, metrics=(QueryMetric(name="m", means=(mean,), units="things"),))
@@ -53,14 +53,14 @@ def test_queries_that_were_not_asked_count_in_no_mean():
         ("i2t/R5", {"i2t_R5": np.full(30, np.nan)}, "none of its queries has a i2t_R5"),
     ],
 )
-def test_what_cannot_be_joined_is_refused(metric, changed, message):
+def test_inconsistent_query_arrays_are_refused(metric, changed, message):
     queries, _ = retrieval()
     arrays = {name: x for name, x in {**queries.arrays, **changed}.items() if x is not None}
     with pytest.raises(InputError, match=message):
         replace(queries, arrays=arrays).units(metric, 1.0)
 
 
-def test_units_add_up_to_the_metric_as_resampling_them_does():
+def test_unit_contributions_match_bootstrap_and_jackknife():
     rng = np.random.default_rng(3)
     count_Pn = np.stack([np.ones(150, int), rng.integers(0, 6, 150)])
     sum_Pn = np.stack([rng.random(150), rng.random(150) * count_Pn[1]]) * [[100], [300]]
@@ -72,13 +72,13 @@ def test_units_add_up_to_the_metric_as_resampling_them_does():
         for total, count in zip(sum_Pn, count_Pn, strict=True)
     )
     assert units.added_n.std() / np.sqrt(150) == pytest.approx(scores_R.std(), rel=0.06)
-    place = int(np.argmax(count_Pn[1]))  # without it the metric changes by what it added beyond the mean
+    place = int(np.argmax(count_Pn[1]))  # leaving it out removes its contribution
     rest = np.delete(np.arange(150), place)
     without = replace(units, ids=rest, sum_Pn=sum_Pn[:, rest], count_Pn=count_Pn[:, rest]).score
     assert 150 * (units.score - without) == pytest.approx(units.added_n[place] - units.score, rel=0.06)
 
 
-def test_a_file_that_is_cut_short_or_not_numpys_is_refused(tmp_path):
+def test_truncated_or_pickled_arrays_are_refused(tmp_path):
     arrays = retrieval()[0].arrays
     np.savez_compressed(tmp_path / "whole.npz", **arrays)
     stored = stored_arrays(tmp_path / "whole.npz")

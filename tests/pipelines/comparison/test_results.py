@@ -28,7 +28,7 @@ ORIGIN = {
 
 
 def judged_groups() -> tuple[Group, ...]:
-    """Return three tables over two seeds, the first one judged, and runs with their sources."""
+    """Return three tables of two seeds, the first one with tests, of runs with provenance tags."""
     runs = [replace(made, tags={**made.tags, **ORIGIN}) for made in three_tasks()]
     runs[0] = replace(runs[0], tags={**runs[0].tags, "git_commit": "2" * 40, "git_dirty": "true"})
     first, *others = blocks_of(*runs)
@@ -51,7 +51,7 @@ def judged_groups() -> tuple[Group, ...]:
     return (replace(first, judged=judged), *others)
 
 
-def test_a_record_says_what_was_measured_how_sure_and_where_it_came_from():
+def test_records_hold_scores_uncertainty_and_provenance():
     records = results(judged_groups(), compared_by="me")
     of_images = records[records["task"] == "image_text"]
     gpo, mean = (
@@ -74,7 +74,7 @@ def test_a_record_says_what_was_measured_how_sure_and_where_it_came_from():
     assert records[~records["decides"]]["difference"].isna().all()
 
 
-def test_tables_of_results_are_those_of_the_runs():
+def test_tables_from_results_equal_tables_from_runs():
     groups = judged_groups()
     again = groups_of(results(groups))
     ours, theirs = again[0].judged, groups[0].judged
@@ -91,7 +91,7 @@ def test_tables_of_results_are_those_of_the_runs():
 
 
 @pytest.mark.parametrize("name", ["r.csv", "r.parquet", "below/R.CSV"])
-def test_results_are_read_back_as_they_were_also_of_several_tables(tmp_path, name):
+def test_result_files_round_trip_with_several_tables(tmp_path, name):
     records, file = results(judged_groups(), compared_by="polypool compare --out 'a b.csv'"), tmp_path / name
     for table in ("photographs", "clips"):
         write_results(records, Path(f"{file}#{table}"))
@@ -105,12 +105,12 @@ def test_results_are_read_back_as_they_were_also_of_several_tables(tmp_path, nam
     ):
         with pytest.raises(InputError, match=message):
             read_results(Path(path))
-    write_results(records, file)  # a file of one table is written anew
+    write_results(records, file)  # without a table name the file is overwritten
     pd.testing.assert_frame_equal(read_results(file), records)
     assert [path.name for path in file.parent.iterdir()] == [file.name]
 
 
-def test_damaged_results_are_refused_and_stay(tmp_path):
+def test_damaged_results_are_refused_and_kept(tmp_path):
     path = tmp_path / "r.csv"
     write_results(results(judged_groups()), path)
     whole = path.read_text()
@@ -162,7 +162,7 @@ def document(folder: Path) -> tuple[Path, pd.DataFrame]:
     return path, records
 
 
-def test_a_document_is_renewed_between_its_comments_and_nowhere_else(tmp_path, capsys):
+def test_documents_are_updated_only_between_markers(tmp_path, capsys):
     path, records = document(tmp_path)
     verb = partial(exit_code, compare.main, "tables", path)
     assert (verb("--check"), path.read_text()) == (1, DOCUMENT)
@@ -182,7 +182,7 @@ def test_a_document_is_renewed_between_its_comments_and_nowhere_else(tmp_path, c
     assert verb("--check") == 1
 
 
-def test_documents_that_name_no_results_or_have_no_end_are_refused(tmp_path):
+def test_documents_with_bad_markers_are_refused(tmp_path):
     document(tmp_path)
     for text, message in (
         *(
@@ -195,7 +195,7 @@ def test_documents_that_name_no_results_or_have_no_end_are_refused(tmp_path):
             renewed(text, tmp_path, where="x.md")
 
 
-def test_figures_of_a_document_are_drawn_of_results_of_one_table(tmp_path):
+def test_document_figures_are_drawn_from_results(tmp_path):
     text = "<!-- figure: r.csv -->\n![Differences from the best](lags.png)\n"
     write_results(results(judged_groups()), tmp_path / "r.csv")
     draw_figures(text, tmp_path)
@@ -217,7 +217,7 @@ def test_figures_of_a_document_are_drawn_of_results_of_one_table(tmp_path):
         (["--out", "x.xlsx"], "x.xlsx: results are written as .csv or .parquet, by the end of the name"),
     ],
 )
-def test_nonsense_is_refused_before_anything_is_read(words, message, monkeypatch, capsys):
+def test_bad_options_exit_2_before_reading_runs(words, message, monkeypatch, capsys):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:////nowhere/at/all.db")
     assert (exit_code(compare.main, *words), message in capsys.readouterr().err) == (2, True)
     if words[0] == "--detect":

@@ -102,11 +102,11 @@ IN_FLOAT32 = given("mean", optim__precision="auto", tags={"precision": "float32"
         ),
     ],
 )
-def test_rows_are_named_by_the_settings_in_which_they_differ(runs, expected):
+def test_labels_name_differing_settings(runs, expected):
     assert labels(*runs) == expected
 
 
-def test_recipes_are_held_to_their_own_usual_settings():
+def test_usual_settings_are_found_per_recipe():
     runs = [given(name, tags={"recipe": "long"}) for name in ("gpo", "max")]
     runs += [given(name, tags={"recipe": "short"}, optim__epochs="2") for name in ("gpo", "max")]
     runs = [replace(made, run_id=f"{made.run_id}-{made.tags['recipe']}") for made in runs]
@@ -116,7 +116,7 @@ def test_recipes_are_held_to_their_own_usual_settings():
     assert group.usual == ("where a row of short does not say otherwise, optim.epochs=2",)
 
 
-def test_variants_have_lines_of_their_own_over_tasks_and_no_published_numbers():
+def test_cross_task_table_lists_variants_separately():
     runs = [given(name) for name in ("gpo", "max", "mean")] + [given("gpo", 1, optim__epochs="1")]
     found = grid(*runs, *(vqa(name, 0, 30.0) for name in ("gpo", "max", "mean")))
     assert set(found.aggregators) == {"gpo", "gpo, optim.epochs=1", "max", "mean"}
@@ -125,12 +125,12 @@ def test_variants_have_lines_of_their_own_over_tasks_and_no_published_numbers():
     assert "image_text · coco_mini · whole: where a row does not say otherwise, optim.epochs=10" in shown
 
 
-def test_data_that_two_machines_extracted_alike_is_one():
+def test_features_of_same_origin_count_as_one_data_set():
     alike = {"data.features_origin": "e" * 64}
     here, there = (given(name, tags=of | alike) for name, of in (("gpo", HERE), ("max", THERE)))
     assert labels(here, there) == ["gpo", "max"]
     assert labels(here, there, given("mean", tags=HERE)) == ["gpo", "max", "mean"], (
-        "an older run of that content"
+        "a run without origin must match by digest"
     )
     other = given("mean", tags=HERE | {"data.features": "d" * 64, "data.features_origin": "f" * 64})
     assert labels(here, there, other) == ["gpo", "max", "mean, data.features=ffffffffffff"]
@@ -146,7 +146,7 @@ def notes_of(*runs):
     return [note for note in notes if "machines" in note]
 
 
-def test_other_code_packages_and_machines_are_said():
+def test_notes_name_differing_commits_machines_packages():
     first = {"git_commit": "1" * 40, "torch": "2.6.0", "python": "3.11.7", "machine": "A"}
     later = first | {"git_commit": "2" * 40, "git_dirty": "true", "torch": "2.13.0", "machine": "B"}
     runs = [given("gpo", tags=first), given("gpo", 1, tags=first), given("max", tags=later)]

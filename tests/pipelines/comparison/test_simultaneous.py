@@ -23,7 +23,7 @@ from polypool.pipelines.comparison.statistics import (
 
 
 def scores(values, *, seeds=0.0, units=1.0, shared=0.0, df=math.inf) -> Joint:
-    """Return rows of given variances; variances over units share a common part."""
+    """Return scores with given variances; `shared` is the covariance of all rows over units."""
     rows = len(values)
     return Joint(
         labels=tuple("abcdefghij"[:rows]),
@@ -41,10 +41,10 @@ def rows_of(y_RSn: np.ndarray) -> dict[str, Sample]:
     return {str(row): Sample(seeds=seeds, y_Sn=y_Sn) for row, y_Sn in enumerate(y_RSn)}
 
 
-def test_variances_are_those_of_the_model():
+def test_joint_variances_match_pairwise_estimates():
     rng = np.random.default_rng(0)
     y_RSn = rng.normal(size=(3, 4, 50)) + rng.normal(size=(3, 4, 1)) + 3 * rng.normal(size=(3, 1, 50))
-    y_RSn += rng.normal(size=(1, 4, 50))  # residuals of a seed, shared by all rows
+    y_RSn += rng.normal(size=(1, 4, 50))  # residuals of each seed, shared by all rows
     samples = rows_of(y_RSn)
     found = joint(samples)
     np.testing.assert_allclose(found.value_R, y_RSn.mean(axis=(1, 2)))
@@ -59,8 +59,8 @@ def test_variances_are_those_of_the_model():
     np.testing.assert_allclose(part.deviation_RR[0, 1], found.deviation_RR[2, 0])
 
 
-def test_residuals_of_a_seed_correlate_and_the_covariance_over_units_has_no_negative_part():
-    """Residuals taken as independent made query variances of close rows 0: the first and the last of these."""
+def test_shared_residuals_keep_unit_covariance_psd():
+    """Assuming independent residuals made query variances of similar rows 0, here of the first and last."""
     rng = np.random.default_rng(1)
     hard_n, shared_Sn = 2 * rng.normal(size=200), rng.normal(size=(4, 200))
     y_RSn = hard_n + shared_Sn + 0.3 * rng.normal(size=(8, 4, 200)) + 0.2 * rng.normal(size=(8, 1, 200))
@@ -69,7 +69,7 @@ def test_residuals_of_a_seed_correlate_and_the_covariance_over_units_has_no_nega
     np.testing.assert_allclose(found.queries_RR[np.triu_indices(8, 1)], 2 * 0.2**2 / 200, rtol=0.5)
 
 
-def test_whether_a_row_is_in_the_set_does_not_depend_on_how_another_varies():
+def test_confidence_set_ignores_variance_of_far_row():
     rng = np.random.default_rng(3)
     y_RSn = 3 * rng.normal(size=60) + rng.normal(size=(3, 4, 60)) + 0.5 * rng.normal(size=(3, 4, 1))
     y_RSn += np.array([0.0, -2.5, -2.0])[:, None, None]
@@ -79,7 +79,7 @@ def test_whether_a_row_is_in_the_set_does_not_depend_on_how_another_varies():
     assert [more[label].found for label in "0123"] == [False, True, True, True]
 
 
-def test_repetitions_have_the_variances_the_covariance_and_estimates_of_both():
+def test_draws_reproduce_covariance_and_seed_variances():
     found = scores([0, 0, 0], seeds=2.0, units=1.0, shared=3.0, df=8)
     drawn = found.draw(200_000)
     np.testing.assert_allclose(np.cov(drawn.error_RB), np.eye(3) * (2 + 1) + 3, rtol=0.03, atol=0.05)
@@ -87,15 +87,15 @@ def test_repetitions_have_the_variances_the_covariance_and_estimates_of_both():
     np.testing.assert_allclose(drawn.seeds_RB.var(axis=1), 2 * 2.0**2 / 8, rtol=0.05)
     of_first_RB = found.studentised(drawn, 0)
     assert np.abs(of_first_RB[0]).max() == 0
-    # two equal variances over seeds of 8 degrees of freedom each, and one over units that is known
+    # two equal seed variances with 8 degrees of freedom each, and a known unit variance
     variance_B = drawn.seeds_RB[0] + drawn.seeds_RB[1] + 2.0
     expected_B = (drawn.error_RB[1] - drawn.error_RB[0]) / np.sqrt(variance_B)
     np.testing.assert_allclose(of_first_RB[1], expected_B, rtol=0.02)
 
 
-def test_two_rows_are_a_test_of_one_side_and_against_a_baseline_of_both():
+def test_best_is_one_sided_and_baseline_two_sided():
     few = with_best(scores([0.0, -3.0], seeds=0.5, units=0.0, df=4), draws=200_000)["b"].p
-    assert few == pytest.approx(stats.t.sf(3.0, 8), rel=0.1), "nearly Welch's test"
+    assert few == pytest.approx(stats.t.sf(3.0, 8), rel=0.1), "p-value must be close to that of Welch's test"
     found = scores([0.0, -2.0])
     best, against = with_best(found, draws=200_000), with_baseline(found, "b", draws=200_000)
     p = stats.norm.sf(2 / math.sqrt(2))
@@ -111,8 +111,8 @@ def test_two_rows_are_a_test_of_one_side_and_against_a_baseline_of_both():
     assert (best["b"].low, best["b"].high) == pytest.approx((-2 - reach, -2 + reach), abs=0.03)
 
 
-def test_of_many_rows_the_largest_difference_counts_by_dunnetts_quantiles():
-    # Dunnett 1955, infinitely many degrees of freedom: 2.37 for four comparisons of one side, 2.44 of both for three
+def test_many_rows_use_dunnett_quantiles():
+    # Dunnett 1955, infinite degrees of freedom: 2.16 for four one-sided comparisons, 2.35 for three two-sided
     far = 2.16 * math.sqrt(2)
     for nearer, stays in ((0.03, True), (-0.03, False)):
         best = with_best(scores([0, 0, 0, 0, -far + nearer * 2]), draws=100_000)
@@ -121,7 +121,7 @@ def test_of_many_rows_the_largest_difference_counts_by_dunnetts_quantiles():
     assert against["b"].high / math.sqrt(2) == pytest.approx(2.35, abs=0.03)
 
 
-def test_a_row_outside_the_set_has_an_interval_that_ends_at_0_and_lower_can_be_better():
+def test_excluded_row_interval_ends_at_0_for_either_sign():
     values = [0.0, -1.0, -9.0]
     best = with_best(scores(values))
     assert [of.found for of in best.values()] == [False, False, True]
@@ -135,7 +135,7 @@ def test_a_row_outside_the_set_has_an_interval_that_ends_at_0_and_lower_can_be_b
     assert (alone.value, alone.low) == (20.0, 0.0)
 
 
-def test_scores_that_do_not_vary_are_equal_or_differ_for_certain():
+def test_zero_variance_scores_are_equal_or_differ_for_sure():
     same = with_best(scores([1.0, 1.0, 0.0], units=0.0))
     assert [of.found for of in same.values()] == [False, False, True]
     assert (same["a"].p, same["a"].low, same["a"].high) == (1.0, 0.0, 0.0)
@@ -151,7 +151,7 @@ def test_scores_that_do_not_vary_are_equal_or_differ_for_certain():
         (Shape(spacing="a few best", rows=6, units=40, seeds=5, mixed=True), 150),
     ],
 )
-def test_sets_of_the_best_differences_and_ranks_hold_the_truth(shape, tables):
+def test_sets_differences_and_ranks_have_nominal_coverage(shape, tables):
     rng = np.random.default_rng(0)
     drawn = [findings(shape, rng) for _ in range(tables)]
     share = {name: np.mean([of[name] for of in drawn]) for name in drawn[0]}
@@ -165,7 +165,7 @@ def test_sets_of_the_best_differences_and_ranks_hold_the_truth(shape, tables):
         assert share["found"] > 0.1
 
 
-def test_variances_over_tasks_add_up():
+def test_mean_over_tasks_adds_variances():
     one, other = scores([1.0, 2.0], seeds=2.0, df=4), scores([3.0, 0.0], seeds=2.0, shared=1.0, df=4)
     mean = mean_of([one, other.scaled(2.0, plus=1.0)])
     np.testing.assert_allclose(mean.value_R, [4.0, 1.5])
@@ -174,15 +174,15 @@ def test_variances_over_tasks_add_up():
     np.testing.assert_allclose(mean.units_RR, [[2.25, 1], [1, 2.25]])
 
 
-def test_ranks_are_those_of_csranks():
-    """Its example `csranks(seq(1, 3, length = 10), 0.2)`: danielwilhelm/R-CS-ranks, docs/reference/csranks.html."""
+def test_rank_intervals_match_csranks_example():
+    """`csranks(seq(1, 3, length = 10), 0.2)` in danielwilhelm/R-CS-ranks, docs/reference/csranks.html."""
     found = rank_intervals(scores(np.linspace(1, 3, 10), units=0.2**2), draws=100_000)
     assert [low for low, _ in found.values()] == [7, 6, 5, 4, 3, 2, 1, 1, 1, 1]
     assert [high for _, high in found.values()] == [10, 10, 10, 10, 9, 8, 7, 6, 5, 4]
 
 
-def test_pairs_that_differ_leave_and_the_others_are_tested_again():
-    """At first 2.57 standard deviations are needed (Tukey, four rows), and 2.4 once the far rows have left."""
+def test_rank_intervals_step_down_after_rejections():
+    """The critical value is first 2.57 (Tukey, four rows), then 2.4 once pairs with far rows are rejected."""
     between = 2.47 * math.sqrt(2)
     assert rank_intervals(scores([0.0, between, 60.0, 120.0])) == {
         "a": (4, 4),
@@ -191,17 +191,17 @@ def test_pairs_that_differ_leave_and_the_others_are_tested_again():
         "d": (1, 1),
     }
     near = [0.0, between, between - 0.1, 0.1]
-    assert rank_intervals(scores(near)) == dict.fromkeys("abcd", (1, 4)), "none leaves"
+    assert rank_intervals(scores(near)) == dict.fromkeys("abcd", (1, 4)), "no pair may be rejected"
     assert rank_intervals(scores([1.0, 1.0], units=0.0)) == {"a": (1, 2), "b": (1, 2)}
 
 
-def test_an_interval_ends_before_the_best_possible_score_and_far_from_it_stays():
+def test_score_interval_stays_below_best_possible_score():
     (sample,) = rows_of(np.ones((1, 3, 100)) * [[96.0], [99.0], [100.0]]).values()
     estimate = score(sample)
     half, far = estimate.half_width(), 100 - estimate.value
     low, high = estimate.interval(best=100.0)
     assert estimate.interval()[1] > 100 > high > estimate.value > low
-    for end in (low, high):  # (x - d)^2 = half^2 d / x, of the distances x of the score and d of the end
+    for end in (low, high):  # (x - d)^2 = half^2 d / x; x, d: score's and end's distance from best
         assert (far - (100 - end)) ** 2 == pytest.approx(half**2 * (100 - end) / far)
     mirrored = score(replace(sample, y_Sn=100 - sample.y_Sn)).interval(best=0.0)
     assert mirrored == pytest.approx((100 - high, 100 - low))

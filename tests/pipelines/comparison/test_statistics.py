@@ -32,19 +32,19 @@ TRUE = 1.5
 
 
 def row(y_Sn: np.ndarray, *, first: int = 0) -> Sample:
-    """Return a row whose runs have the seeds from a first one on."""
+    """Return a row of runs with consecutive seeds from `first` on."""
     return Sample(seeds=tuple(map(str, range(first, first + len(y_Sn)))), y_Sn=y_Sn)
 
 
 def difference(one: np.ndarray, other: np.ndarray, *, apart: bool = False) -> Estimate:
-    """Return the difference of rows of the same first seeds, or of seeds of their own."""
+    """Return the difference of two rows with the same first seeds or, if `apart`, disjoint seeds."""
     return of_samples(row(one), row(other, first=100 if apart else 0))
 
 
 def normal(
     rng: np.random.Generator, seeds, units: int, *, over_seeds, left: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Draw two rows whose difference is TRUE; variances over seeds are multiples of a unit mean's."""
+    """Draw two rows with difference TRUE; `over_seeds` are seed variances in multiples of 1 / units."""
     hard_n, better_n = 3 * rng.normal(size=units), TRUE + rng.normal(size=units)
     one, other = (
         np.sqrt(times / units) * rng.normal(size=(count, 1)) + np.sqrt(left) * rng.normal(size=(count, units))
@@ -55,17 +55,17 @@ def normal(
 
 @pytest.mark.parametrize("over_seeds", [(0.0, 0.0), (30.0, 30.0), (30.0, 0.0)])
 @pytest.mark.parametrize(("seeds", "most"), [((2, 2), 1.0), ((3, 3), 0.985), ((10, 10), 0.97), ((2, 5), 1.0)])
-def test_95_of_100_intervals_hold_the_true_difference(seeds, most, over_seeds):
+def test_difference_intervals_have_nominal_coverage(seeds, most, over_seeds):
     rng = np.random.default_rng(0)
     held = 0
     for _ in range(500):
         low, high = difference(*normal(rng, seeds, 15, over_seeds=over_seeds, left=0.5)).interval()
         held += low <= TRUE <= high
-    assert 0.92 <= held / 500 <= most + 0.005  # the standard error of a share of 0.95 is 0.01
+    assert 0.92 <= held / 500 <= most + 0.005  # standard error of the coverage: 0.01
 
 
 @pytest.mark.parametrize(("seeds", "units"), [(1, 40), (3, 40), (5, 200)])
-def test_intervals_of_a_row_hold_its_score(seeds, units):
+def test_score_intervals_have_nominal_coverage(seeds, units):
     rng, held, over_seeds = np.random.default_rng(2), 0, 0.0 if seeds == 1 else 2.0
     for _ in range(400):
         one, _ = normal(rng, (seeds, 1), units, over_seeds=(over_seeds, 0.0), left=0.5)
@@ -74,7 +74,7 @@ def test_intervals_of_a_row_hold_its_score(seeds, units):
     assert 0.92 <= held / 400 <= 0.985
 
 
-def test_without_variance_over_queries_it_is_welchs_test():
+def test_zero_query_variance_equals_welch_test():
     rng = np.random.default_rng(4)
     for counts in ((2, 3), (4, 4), (9, 3)):
         one, other = rng.normal(0, 1, (counts[0], 1)), rng.normal(2, 3, (counts[1], 1))
@@ -84,7 +84,7 @@ def test_without_variance_over_queries_it_is_welchs_test():
         assert found.interval() == pytest.approx(tuple(expected.confidence_interval()))
 
 
-def test_one_seed_is_the_paired_test_over_queries_and_seeds_are_not_judged():
+def test_single_seed_equals_paired_t_test_over_queries():
     one, other = np.random.default_rng(5).normal(0.2, 1, (2, 1, 50))
     found = difference(one, other)
     expected = stats.ttest_rel(one[0], other[0])
@@ -93,7 +93,7 @@ def test_one_seed_is_the_paired_test_over_queries_and_seeds_are_not_judged():
     assert found.interval() == pytest.approx(tuple(expected.confidence_interval()))
 
 
-def test_variances_are_those_of_an_explicit_analysis():
+def test_variances_match_loop_reference():
     rng = np.random.default_rng(6)
     one, other = normal(rng, (3, 4), 25, over_seeds=(2.0, 5.0), left=0.3)
     shared_Sn = rng.normal(size=(3, 25))
@@ -108,7 +108,7 @@ def test_variances_are_those_of_an_explicit_analysis():
         return total / ((runs - 1) * (units - 1))
 
     found = difference(one, other)
-    # the mean of 3 runs and that of 4 have the residuals of 3 in common
+    # the means of 3 and of 4 runs share the residuals of 3 seeds
     less = left(one, one) / 3 + left(other, other) / 4 - 2 * left(one, other[:3]) * 3 / (3 * 4)
     paired_n = [one[:, n].mean() - other[:, n].mean() for n in range(25)]
     assert found.queries.value == pytest.approx(np.var(paired_n, ddof=1) / 25 - less / 25, rel=1e-12)
@@ -124,7 +124,7 @@ def test_variances_are_those_of_an_explicit_analysis():
     assert found.half_width(found.p) == pytest.approx(abs(found.value))
 
 
-def test_seeds_are_paired_where_there_are_enough_and_they_are_the_same():
+def test_seeds_are_paired_if_shared_and_enough():
     rng = np.random.default_rng(7)
     shared_S1 = 5 * rng.normal(size=(PAIRED_FROM, 1))
     one, other = (shared_S1 + rng.normal(size=(PAIRED_FROM, 30)) for _ in range(2))
@@ -136,8 +136,8 @@ def test_seeds_are_paired_where_there_are_enough_and_they_are_the_same():
     assert difference(*few).seeds == difference(*few, apart=True).seeds
 
 
-def test_holms_correction_is_that_worked_by_hand():
-    # sorted: 0.005 x 4, 0.01 x 3, 0.03 x 2, 0.04 x 1, where the last may not be below the one before it
+def test_holm_correction_matches_hand_computation():
+    # sorted: 0.005 x 4, 0.01 x 3, 0.03 x 2, 0.04 x 1; the last is raised to the one before it
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([0.9, 0.7, 0.2]) == pytest.approx([1.0, 1.0, 0.6])
 
@@ -151,20 +151,22 @@ def rows(values: dict[str, float], *, seeds: int = 3, noise: float = 0.5) -> dic
     return samples
 
 
-def test_all_pairs_are_corrected_together():
+def test_all_pairs_share_one_holm_correction():
     samples = rows({"a": 10.0, "b": 7.5, "c": 0.0, "d": 0.1})
     judged = judge(samples, units="40 images", pairs=True)
     assert (judged.labels, len(judged.pairs)) == (("a", "b", "c", "d"), 6)
     alone = {pair: of_samples(*(samples[label] for label in pair)) for pair in judged.pairs}
     corrected = dict(zip(alone, holm([found.p for found in alone.values()]), strict=True))
     assert {pair: found.p for pair, found in judged.pairs.items()} == corrected
-    assert any(found.p < 0.05 < judged.pairs[pair].p for pair, found in alone.items()), "one is lost to Holm"
+    assert any(found.p < 0.05 < judged.pairs[pair].p for pair, found in alone.items()), (
+        "one pair must lose significance by the correction"
+    )
     assert judged.pairs["a", "d"].significant
     assert judged.pairs["c", "d"].significant is False
     assert judged.intervals["a"] == score(samples["a"]).interval()
 
 
-def test_a_row_of_one_seed_borrows_the_variance_of_the_others():
+def test_single_seed_row_borrows_variance_of_others():
     several = rows({"a": 10.0, "b": 0.0, "d": 4.0})
     mixed = several | {"c": rows({"c": 0.0}, seeds=1)["c"]}
     judged = judge(mixed, units="u", pairs=True)
@@ -180,7 +182,7 @@ def test_a_row_of_one_seed_borrows_the_variance_of_the_others():
     assert alone != judged.intervals["c"]
 
 
-def test_equal_scores_do_not_differ_and_few_units_say_nothing():
+def test_equal_scores_do_not_differ_and_few_units_are_refused():
     same, few = ({label: Sample(seeds=("0",), y_Sn=np.ones((1, n))) for label in "ab"} for n in (40, 9))
     none = Difference(value=0.0, low=0.0, high=0.0, p=1.0, over_seeds=False)
     assert judge(same, units="u", pairs=True).pairs == {("a", "b"): none}
@@ -192,7 +194,7 @@ PLAN = Planning(seeds=4.0, queries=1.0, units=60, runs=3, others=44)
 
 
 @pytest.mark.parametrize(("true", "seeds", "tests"), [(None, 2, 1), (None, 10, 1), (6.0, 4, 10)])
-def test_power_is_the_share_of_differences_that_the_test_finds(true, seeds, tests):
+def test_power_matches_simulated_detection_rate(true, seeds, tests):
     rng, found, true = np.random.default_rng(seeds), 0, true or PLAN.smallest(seeds=seeds)
     for _ in range(1000):
         one, other = 2.0 * rng.normal(size=(2, seeds, 1)) + np.zeros(60)
@@ -201,11 +203,11 @@ def test_power_is_the_share_of_differences_that_the_test_finds(true, seeds, test
     assert PLAN.power(true, seeds=seeds, tests=tests) == pytest.approx(found / 1000, abs=0.04)
 
 
-def test_more_seeds_show_less_and_never_less_than_the_queries_leave_open():
+def test_detectable_difference_shrinks_with_seeds_to_floor():
     smallest = [PLAN.smallest(seeds=seeds) for seeds in (2, 3, 9, 20, 100, MOST)]
     assert smallest == sorted(smallest, reverse=True)
     assert PLAN.power(smallest[0], seeds=2) == pytest.approx(POWER, abs=1e-4)
-    # t of 59 degrees of freedom, and normal
+    # floor: t quantile with 59 degrees of freedom plus normal quantile
     assert (smallest[-1], PLAN.floor()) == (
         pytest.approx(PLAN.floor(), rel=0.02),
         pytest.approx(2.8426, abs=1e-3),
@@ -220,7 +222,7 @@ def test_more_seeds_show_less_and_never_less_than_the_queries_leave_open():
     assert replace(nothing, queries=0.0).smallest(seeds=2) == 0
 
 
-def test_variances_are_the_means_of_the_table():
+def test_planning_averages_variances_of_table():
     runs = [np.array([[0.0], [2.0]]) + np.zeros(20), np.array([[0.0], [0.0], [3.0]]) + np.zeros(20)]
     made = planning([*runs, np.zeros((1, 20))], queries=[1.0, 2.0, 6.0])
     assert (made.seeds, made.queries) == (pytest.approx((2.0 + 6.0) / 3), 3.0)
@@ -228,7 +230,7 @@ def test_variances_are_the_means_of_the_table():
     assert planning([np.zeros((1, 20))] * 2, queries=[1.0]) is None
 
 
-def test_the_table_begins_with_the_seeds_at_hand():
+def test_detectable_table_starts_with_current_seed_count():
     (made,) = blocks_of(*(run(name, seed, 50.0 + seed) for name in ("a", "b") for seed in range(3)))
 
     def shown(plan: Planning | None):
@@ -238,5 +240,5 @@ def test_the_table_begins_with_the_seeds_at_hand():
     by_hand = (f"{PLAN.smallest(seeds=3):.1f}", f"{PLAN.smallest(seeds=3, tests=44):.1f}")
     assert shown(PLAN).rows[0][1:] == by_hand
     huge = shown(replace(PLAN, seeds=1e6, runs=2))
-    assert huge.rows[0][1:] == (ABSENT, ABSENT), "more than lies between chance and the best possible"
+    assert huge.rows[0][1:] == (ABSENT, ABSENT), "differences beyond the range of the metric must be absent"
     assert shown(None) is None

@@ -1,4 +1,4 @@
-"""Runs whose settings a sweep tuned: tables of their own, for each budget and space."""
+"""Runs with settings tuned by a sweep: one table for each budget and search space."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ WORDS = "tuned by 6 trials each over aggregator.lr=0.1,1.0; optim.lr=0.001,0.002
 def tuned(
     made: RunRecord, *, chosen: str = "optim.lr=0.002", lr: str = "0.002", **changes: object
 ) -> RunRecord:
-    """Return a run as one whose settings were tuned."""
+    """Return a copy of a run with tuned settings."""
     values = {
         "aggregator": made.tags["aggregator"].partition("(")[0],
         "budget": 6,
@@ -47,7 +47,7 @@ def over_tasks(name: str, rsum: float) -> list[RunRecord]:
     return [run(name, rsum=rsum), run(name, rsum=2 * rsum, **VIDEO), vqa(name, 0, rsum / 2)]
 
 
-def test_untuned_rows_and_other_budgets_and_spaces_are_apart():
+def test_tables_separate_tuning_budgets_and_spaces():
     other = (("optim.lr", ("0.001", "0.004")),)
     runs = [run("gpo"), run("mean"), tuned(run("gpo")), tuned(run("mean", rsum=50.0))]
     runs += [tuned(run("gpo"), budget=12), tuned(run("gpo"), space=other), tuned(run("gpo"), early_stop=True)]
@@ -67,7 +67,7 @@ def test_untuned_rows_and_other_budgets_and_spaces_are_apart():
     ]
 
 
-def test_rows_show_what_was_chosen_and_not_as_settings_that_differ():
+def test_rows_show_chosen_settings_in_own_column():
     own = (("kmax.k", ("1", "5")),)
     runs = [tuned(run("gpo", seed), chosen="optim.lr=0.001", lr="0.001") for seed in (0, 1)]
     runs += [tuned(run("kmax(k=5)", seed), chosen="optim.lr=0.002, kmax.k=5", own=own) for seed in (0, 1)]
@@ -88,10 +88,12 @@ def test_rows_show_what_was_chosen_and_not_as_settings_that_differ():
         "gpo, chosen optim.lr=0.001",
         "gpo, chosen optim.lr=0.004",
     }
-    assert not any(row.published for row in group.rows), "a recipe's numbers are not those of other settings"
+    assert not any(row.published for row in group.rows), (
+        "tuned rows must not show the recipe's published numbers"
+    )
 
 
-def test_aggregators_are_ordered_over_tasks_whatever_each_chose():
+def test_cross_task_order_ignores_chosen_settings():
     untuned = [*over_tasks("gpo", 60.0), *over_tasks("mean", 50.0)]
     runs = [
         tuned(of, lr=str(at))
@@ -107,10 +109,10 @@ def test_aggregators_are_ordered_over_tasks_whatever_each_chose():
     again = results(groups)
     assert [of.means for of in tables_of(groups_of(again))] == [plain.means, apart.means]
     shown = rendered(again.query("tuned != '' or task == 'vqa'"), file="r.csv")
-    assert shown.count("| aggregator |") == 2, "the untuned answers alone, and three tuned tasks"
+    assert shown.count("| aggregator |") == 2, "expected a table of untuned VQA and one of three tuned tasks"
 
 
-def test_rows_of_other_text_aggregators_are_apart():
+def test_labels_name_differing_text_aggregators():
     one_side = [tuned(run(name, text_aggregator="mean")) for name in ("gpo", "mean", "max")]
     both = [
         tuned(run(name, rsum=50.0, ended=1.0, text_aggregator=text))
@@ -131,6 +133,6 @@ def test_rows_of_other_text_aggregators_are_apart():
     assert [row.label for row in group.rows] == ["gpo", "max"]
 
 
-def test_a_tuned_aggregator_is_chosen_by_the_name_that_was_tuned():
+def test_choice_selects_tuned_runs_by_tuned_aggregator():
     runs = [run("gpo"), tuned(run("kmax(k=5)")), tuned(run("mean"))]
     assert Choice(aggregators=("kmax",)).of(runs) == runs[1:2]

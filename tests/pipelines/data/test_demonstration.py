@@ -19,5 +19,5 @@ from polypool.pipelines.data.demonstration import HIDDEN
         ("error: unknown aggregator 'gpoo'. Did you mean 'gpo'?", False),
     ],
 )
-def test_what_ray_says_of_itself_is_left_out(line, own):
+def test_ray_log_lines_are_hidden(line, own):
     assert bool(HIDDEN.match(line)) == own

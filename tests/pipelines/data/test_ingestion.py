@@ -16,7 +16,7 @@ from polypool.tasks.datasets.corpus import Item, write_corpus
 
 
 def corpus_of_paths(folder: Path, paths: Sequence[str], *, ids: Sequence[str] = ()) -> Path:
-    """Write a corpus of pictures, called by their paths unless ids are given: two to validate and test on."""
+    """Write a corpus of images, with paths as default ids; the last two are for validation and test."""
     splits = [*["train"] * (len(paths) - 2), "val", "test"]
     items = [
         Item(id=id, split=split, captions=("a",), path=path)
@@ -48,7 +48,7 @@ TEN = [str(n) for n in range(10)]
         (TEN, "{}.jpg", "COCO_val2014_{:0>12}", "equal numbers at the end (id)"),
     ],
 )
-def test_ids_are_matched_by_the_first_rule_that_fits_most(tmp_path, ids, paths, names, how):
+def test_ids_are_matched_by_best_fitting_rule(tmp_path, ids, paths, names, how):
     corpus = corpus_of_paths(tmp_path, [paths.format(n) for n in TEN], ids=ids)
     folder = arrays(tmp_path / "in", [names.format(n) for n in TEN])
     out = ingested("arrays", "--dir", folder, "--out", tmp_path / "out", "--corpus", corpus)
@@ -58,7 +58,7 @@ def test_ids_are_matched_by_the_first_rule_that_fits_most(tmp_path, ids, paths, 
     assert [store[row][0, 0] for row in range(10)] == [*range(10)]
 
 
-def test_features_that_fit_no_item_are_refused_before_anything_is_written(tmp_path):
+def test_features_without_matching_items_are_refused(tmp_path):
     corpus = corpus_of_paths(tmp_path, [f"photos/{n}.jpg" for n in TEN])
     words = ("arrays", "--dir", arrays(tmp_path / "in", [f"x{n}y" for n in TEN]), "--out", tmp_path / "out")
     refused(
@@ -68,7 +68,7 @@ def test_features_that_fit_no_item_are_refused_before_anything_is_written(tmp_pa
     assert not (tmp_path / "out").exists()
 
 
-def test_features_of_too_few_items_are_refused_unless_that_is_asked_for(tmp_path):
+def test_low_match_rate_needs_min_matched_option(tmp_path):
     corpus = corpus_of_paths(tmp_path, [f"{n}.jpg" for n in range(3, 103)])
     folder = arrays(tmp_path / "in", [str(n) for n in range(101)])
     words = ("arrays", "--dir", folder, "--out", tmp_path / "out", "--corpus", corpus)
@@ -84,7 +84,7 @@ def test_features_of_too_few_items_are_refused_unless_that_is_asked_for(tmp_path
     assert listed == {"captions only": ["101.jpg", "102.jpg"], "features only": ["0", "1", "2"]}
 
 
-def test_one_percent_may_lack_features_and_so_may_a_split_that_training_does_not_read(tmp_path):
+def test_one_percent_and_unused_splits_may_lack_features(tmp_path):
     items = [Item(id=str(n), split="train", captions=("a",)) for n in range(100)]
     write_corpus(tmp_path / "corpus", [*items, Item(id="a", split="dev2", captions=("a",))], source={})
     words = ("arrays", "--dir", arrays(tmp_path / "in", list(map(str, range(1, 100)))))
@@ -94,7 +94,7 @@ def test_one_percent_may_lack_features_and_so_may_a_split_that_training_does_not
     refused("(train 98.0%)", *words[:-1], tmp_path / "other")
 
 
-def test_a_rule_that_makes_two_ids_one_is_refused(tmp_path):
+def test_ambiguous_id_matches_are_refused(tmp_path):
     paths = ["a/1.jpg", "b/1.jpg", "c/1.jpg", "c/1.png", "d/1.jpg"]
     corpus = corpus_of_paths(tmp_path, paths)
     folder = arrays(tmp_path / "in", ["a/1", "b/1", "c/1", "d/1"])
@@ -109,7 +109,7 @@ def test_a_rule_that_makes_two_ids_one_is_refused(tmp_path):
     )
 
 
-def test_verify_good_and_bad(tmp_path):
+def test_verify_detects_damaged_shard(tmp_path):
     ingested("arrays", "--dir", arrays(tmp_path / "in", TEN), "--out", tmp_path / "out")
     out = ingested("verify", "--store", tmp_path / "out")
     assert "good: 10 sets, 20 vectors of 4 x float16" in out
@@ -118,8 +118,8 @@ def test_verify_good_and_bad(tmp_path):
     refused(f"error: {shard}: its ids, offsets or checks changed", "verify", "--store", tmp_path / "out")
 
 
-def test_the_next_command_is_the_recipe_of_the_folders(tmp_path, monkeypatch):
-    """COCO's JSON and features, MSR-VTT's JSON, without a picture or video, in the folders of the recipes."""
+def test_suggested_recipe_depends_on_folder_names(tmp_path, monkeypatch):
+    """Ingest JSON of COCO and MSR-VTT and features, without images or videos, to the recipes' folders."""
     monkeypatch.setenv("POLYPOOL_HOME", str(tmp_path))
     data, splits = tmp_path / "data", ["train"] * 4 + ["val"] * 2 + ["test"] * 2
     json_file = write_karpathy(tmp_path, [karpathy_entry(n, split=of) for n, of in enumerate(splits)])

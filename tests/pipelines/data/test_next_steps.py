@@ -15,7 +15,7 @@ from polypool.tasks.datasets.corpus import Item, Question, write_corpus, write_q
 
 @pytest.fixture
 def here(tmp_path, monkeypatch) -> Path:
-    """The current folder, which is the project's home."""
+    """The current folder, set as POLYPOOL_HOME."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("POLYPOOL_HOME", str(tmp_path))
     return tmp_path
@@ -38,7 +38,7 @@ def lines(steps: list) -> list[str]:
         ("", "image_text", "ingest hdf5 --file FILE --corpus data/mine --out data/mine/features"),
     ],
 )
-def test_after_a_corpus_come_features_and_training(here, path, recipe, made):
+def test_corpus_suggests_feature_and_training_commands(here, path, recipe, made):
     features = made.split()[-1]
     training = f"train {recipe} --corpus data/mine --features {features} --aggregator gpo"
     assert lines(ingestion.after_corpus(Path(corpus(path)))) == [made, training]
@@ -48,17 +48,17 @@ def test_after_a_corpus_come_features_and_training(here, path, recipe, made):
     ]
 
 
-def test_after_questions_comes_their_recipe(here):
+def test_questions_suggest_vqa_training(here):
     first = Question(id="1", split="train", image_id="7", question="What?", path="7.jpg")
     write_questions("data/asked", [first], source={})
-    assert len(lines(ingestion.after_corpus(Path("data/asked")))) == 1  # no split to choose the epoch on
+    assert len(lines(ingestion.after_corpus(Path("data/asked")))) == 1  # no validation split
     write_questions("data/asked", [first, replace(first, id="2", split="val")], source={})
     training = lines(ingestion.after_corpus(Path("data/asked")))[1]
     assert training.startswith("train vqa --corpus data/asked")
-    assert training.endswith(" --no-test")  # it has no such split
+    assert training.endswith(" --no-test")  # no test split
 
 
-def test_splits_that_a_store_lacks_are_added_first(here):
+def test_missing_splits_are_suggested_before_training(here):
     corpus("1.jpg", splits=("train", "val", "other"))
     manifest = Manifest(source={"splits": ["train"]}, dim=1, dtype="float16", shards=())
     words = ("--corpus", "data/mine", "--out", "data/mine/cells")

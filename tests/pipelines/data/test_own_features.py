@@ -29,7 +29,7 @@ SMALL = ("--visual", "regions(width=16, standardise=auto)", "--optim.epochs", "1
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A corpus of 19 pictures, 8 of them to train on."""
+    """A corpus of 19 images, 8 of them for training."""
     folder = tmp_path_factory.mktemp("corpus")
     make_corpus(folder, train=8, val=4, test=7, images=folder / "images")
     for id in IDS:
@@ -45,7 +45,7 @@ Sets = Mapping[str, np.ndarray]
 
 
 def openvqa(folder: Path, sets: Sets) -> str:
-    """Archives of bottom-up-attention.pytorch, turned as OpenVQA and MCAN read them."""
+    """Archives of bottom-up-attention.pytorch, transposed as for OpenVQA and MCAN."""
     for id, x_ND in sets.items():
         sides = {"image_w": 640, "image_h": 480, "info": np.array({"objects": []}, object)}
         boxes = {"bbox": np.ones((len(x_ND), 4), "f4"), "num_bbox": len(x_ND)}
@@ -54,7 +54,7 @@ def openvqa(folder: Path, sets: Sets) -> str:
 
 
 def vatex(folder: Path, sets: Sets) -> str:
-    """I3D's arrays, 1 x T x D; mmf writes an object beside each."""
+    """I3D arrays, 1 x T x D; mmf writes an info object for each."""
     for id, x_ND in sets.items():
         np.save(folder / f"{id}.npy", x_ND[None])
         np.save(folder / f"{id}_info.npy", np.array({"image_id": id}, object), allow_pickle=True)
@@ -88,7 +88,7 @@ def rows(folder: Path, sets: Sets) -> str:
 
 
 def precomp(folder: Path, sets: Sets) -> str:
-    """Arrays of each split with files of ids, one with rows and ids for each of five captions."""
+    """Arrays and files of ids by split; ids repeat for five captions, in one split rows too."""
     for name, each, ids in (("train", 5, IDS[:10]), ("test", 1, IDS[10:])):
         np.save(folder / f"{name}_ims.npy", np.repeat([sets[id] for id in ids], each, axis=0))
         (folder / f"{name}_ids.txt").write_text("\n".join(id for id in ids for _ in range(5)))
@@ -113,7 +113,7 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.__name__)
-def test_every_layout_becomes_the_same_sets(corpus, tmp_path, layout):
+def test_all_layouts_ingest_to_same_sets(corpus, tmp_path, layout):
     sets = LAYOUTS[layout]
     (tmp_path / "in").mkdir()
     words = layout(tmp_path / "in", sets).split()
@@ -128,7 +128,7 @@ def test_every_layout_becomes_the_same_sets(corpus, tmp_path, layout):
         np.testing.assert_allclose(boxes[boxes.rows(["3"])[0]], [[1 / 640, 1 / 480] * 2] * len(sets["3"]))
 
 
-def test_precomp_without_ids_is_trained_on_and_searched(tmp_path):
+def test_precomp_without_ids_trains_and_searches(tmp_path):
     (tmp_path / "in").mkdir()
     for split, ids in (("train", IDS[:8]), ("dev", IDS[8:12]), ("test", IDS[12:])):
         np.save(tmp_path / "in" / f"{split}_ims.npy", np.repeat([FIXED[id] for id in ids], 5, axis=0))
@@ -147,7 +147,7 @@ def test_precomp_without_ids_is_trained_on_and_searched(tmp_path):
 
 
 def walked(corpus: Path, store: Path, folder: Path) -> tuple[dict[str, float], list[str]]:
-    """Train on a store as `polypool train image_text` does; return the test scores, and whom a picture is nearest."""
+    """Train like `polypool train image_text`; return the test scores and the ids found by a text query."""
     run = read_run("image_text", ("--corpus", str(corpus), "--features", str(store), *SMALL))
     trainer = trainer_of(run, folder, adapter=prepare(run))
     trainer.train()
@@ -156,7 +156,7 @@ def walked(corpus: Path, store: Path, folder: Path) -> tuple[dict[str, float], l
     return scores, [hit.id for hit in search.find(Query(text="a dog and a cat"), 7)]
 
 
-def test_features_score_the_same_by_ingest_as_by_extract(corpus, tmp_path, monkeypatch, capsys):
+def test_ingested_and_extracted_features_score_equally(corpus, tmp_path, monkeypatch, capsys):
     in_this_process(monkeypatch)
     extracted = ("--backbone", "cells(grid=2, pixels=8)", "--out", tmp_path / "extracted")
     assert called("extract", "--corpus", corpus, *extracted)[0] == 0
@@ -177,7 +177,7 @@ def test_features_score_the_same_by_ingest_as_by_extract(corpus, tmp_path, monke
     assert "not standardised" not in capsys.readouterr().err
 
 
-def test_a_refused_store_gives_way_to_the_corrected_command(tmp_path):
+def test_refused_store_is_replaced_by_corrected_command(tmp_path):
     (tmp_path / "in").mkdir()
     for number in range(10):
         x_ND = np.full((2, 4), number if number else np.nan, np.float32)
@@ -194,7 +194,7 @@ def test_a_refused_store_gives_way_to_the_corrected_command(tmp_path):
     assert FeatureStore.open(tmp_path / "out").dtype == "float16"
 
 
-def test_the_regions_of_vqas_test_split_are_added_to_those_of_the_others(tmp_path):
+def test_extend_adds_regions_of_vqa_test_split(tmp_path):
     write_questions(tmp_path)
     write_tsv(tmp_path / "trainval_36", range(20), parts=2)
     write_tsv(tmp_path / "test2015_36", range(100, 104))

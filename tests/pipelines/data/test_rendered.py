@@ -1,4 +1,4 @@
-"""The demo's corpora: readers take all of them, pictures show what their scenes say, texts say nothing false."""
+"""Corpora of the demo: readers accept them, images match their scenes, captions and answers are true."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_readers_take_every_scene_question_and_video(folder, tmp_path):
+def test_readers_accept_all_scenes_questions_and_videos(folder, tmp_path):
     items = list(Karpathy(json=folder / "dataset_scenes.json", images=folder).read().rows)
     assert all(isinstance(item, Item) and len({*item.captions}) == 5 for item in items)
     assert Counter(item.split for item in items) == {"train": 15, "val": 2, "test": 3}
@@ -90,7 +90,7 @@ def test_readers_take_every_scene_question_and_video(folder, tmp_path):
             assert np.abs(drawn.astype(float) - read).mean() < 6
 
 
-def test_captions_of_scenes_are_true():
+def test_captions_match_scene():
     green = {"form": "star", "colour": "green"}
     shapes = shape(**green, x=30), shape(**green, x=100, size="large"), shape("ring", "blue", 180)
     text = "\n".join(sorted({c for seed in range(60) for c in captions(scene(*shapes), rng(seed), count=10)}))
@@ -103,7 +103,7 @@ def test_captions_of_scenes_are_true():
     assert not any("star" in caption or "green" in caption for caption in on_the_right)
 
 
-def test_questions_are_answered_rightly():
+def test_questions_have_correct_answers():
     shapes = shape("star", "green", 30), shape("ring", "blue", 100, 40), shape("star", "red", 180)
     shapes = (*shapes, shape("moon", "pink", 150, 120))
     told = {q.text: q for seed in range(400) for q in questions(scene(*shapes), rng(seed))}
@@ -129,7 +129,7 @@ def test_questions_are_answered_rightly():
 
 
 @pytest.mark.parametrize("motion", ["left", "right", "grows", "shrinks", "stays"])
-def test_a_motion_is_seen_in_the_frames(motion):
+def test_frames_show_motion(motion):
     t_T = np.linspace(0, 1, 8)
     x_T = {"left": 68 - 40 * t_T, "right": 28 + 40 * t_T}.get(motion, 48 + 0 * t_T)
     radius_T = {"grows": 6 + 10 * t_T, "shrinks": 16 - 10 * t_T}.get(motion, 10 + 0 * t_T)
@@ -142,7 +142,7 @@ def test_a_motion_is_seen_in_the_frames(motion):
 
 
 @pytest.mark.parametrize("kind", [PICTURES, VIDEOS], ids=["pictures", "videos"])
-def test_shapes_lie_inside_do_not_touch_and_move_as_captions_say(kind):
+def test_shapes_stay_inside_apart_and_move_as_captioned(kind):
     told = set()
     for seed in range(100):
         made = compose(rng(seed), kind)
@@ -168,7 +168,7 @@ def test_shapes_lie_inside_do_not_touch_and_move_as_captions_say(kind):
     assert told == {*kind.motions} <= {*MOTIONS}
 
 
-def test_too_few_for_each_split_are_refused(tmp_path):
+def test_too_few_items_are_refused(tmp_path):
     makers = (write_scenes, write_scene_questions)
     for write, few in (*((each, {"images": 19}) for each in makers), (write_moving_scenes, {"videos": 19})):
         with pytest.raises(InputError, match="at least 20"):

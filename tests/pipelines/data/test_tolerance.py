@@ -14,7 +14,7 @@ HEADER = "key,vid_key,video_id,sentence"
 
 @pytest.fixture
 def split(tmp_path: Path) -> dict[str, Any]:
-    """Files of 1k-A's forms: twenty videos to train on, ten to test."""
+    """Files in the format of split 1k-A: 20 videos for training, 10 for testing."""
     sentences = [
         {"sen_id": number, "video_id": f"video{number // 2}", "caption": f"a caption {number}"}
         for number in range(60)
@@ -33,7 +33,7 @@ def ingest(split: dict[str, Any], *options: object) -> tuple[int, str, str]:
     return run("msrvtt-1ka", *files, "--val", 2, "--out", folder / "out", *options)
 
 
-def test_a_row_that_cannot_be_used_is_counted_and_told(split):
+def test_unusable_row_is_counted_and_reported(split):
     split["rows"][2] = "ret22,msr22,video99,text 22"
     code, _, err = ingest(split)
     assert code == 1
@@ -69,7 +69,7 @@ def karpathy(folder: Path, ids: list[dict[str, Any]]) -> tuple[int, str, str]:
     return run("karpathy", *words)
 
 
-def test_cocoids_that_are_null_give_way_to_imgids_and_are_told_and_the_two_never_mixed(tmp_path):
+def test_null_cocoids_fall_back_to_imgids_without_mixing(tmp_path):
     def ids() -> list[str]:
         return [item.id for item in Corpus.open(tmp_path / "out").items("train")]
 
@@ -91,7 +91,7 @@ def test_cocoids_that_are_null_give_way_to_imgids_and_are_told_and_the_two_never
 @pytest.mark.parametrize(
     "name", [{"filepath": "../other"}, {"filename": "../other/secret.jpg"}, {"filepath": "/etc"}]
 )
-def test_a_picture_outside_the_folder_of_images_is_refused(tmp_path, name):
+def test_image_path_outside_folder_is_refused(tmp_path, name):
     (tmp_path / "other").mkdir()
     for secret in ("0.jpg", "secret.jpg"):
         (tmp_path / "other" / secret).touch()

@@ -33,7 +33,7 @@ def draw_told(record: Told) -> dict[str, bytes]:
     return {"told.txt": record.text.encode()}
 
 
-def test_records_of_others_files_and_nothing_are_drawn():
+def test_draw_dispatches_by_record_type():
     assert draw(Told(text="a")) == {"told.txt": b"a"}
     assert draw({"a.png": b"1"}) == {"a.png": b"1"}
     assert draw(None) == {}
@@ -41,7 +41,7 @@ def test_records_of_others_files_and_nothing_are_drawn():
         draw(Silent())
 
 
-def test_every_worker_makes_records_and_the_one_with_a_log_draws_them(tmp_path):
+def test_only_worker_with_log_draws_pictures(tmp_path):
     made = []
 
     def record() -> Told:
@@ -53,7 +53,7 @@ def test_every_worker_makes_records_and_the_one_with_a_log_draws_them(tmp_path):
     assert "b" not in DRAWN
     log_pictures(FolderLog(tmp_path), record, Silent, lambda: {"c.txt": b"c"})
     files = {path.name: path.read_text() for path in (tmp_path / "figures").iterdir()}
-    assert (files["told.txt"], files["c.txt"]) == ("b", "c"), "one that cannot be drawn costs no other"
+    assert (files["told.txt"], files["c.txt"]) == ("b", "c"), "a failed drawing must not stop the others"
     assert "Silent" in files["failed.txt"]
 
 
@@ -71,7 +71,7 @@ def page(*examples: AnswerExample, split: str = "test", accuracy: float | None =
     return draw(record)[f"vqa_{split}_examples.html"].decode()
 
 
-def test_everything_is_escaped_every_tag_closed_and_images_are_in_the_page(tmp_path):
+def test_answer_page_escapes_html_and_embeds_images(tmp_path):
     nasty = example(id=NASTY, question=NASTY, kind=NASTY, answers=(NASTY,) * 10, prediction=NASTY)
     noise().save(tmp_path / "1.png")
     html = page(nasty, example(file=tmp_path / "1.png"), example(file=tmp_path / "gone.png"), split=NASTY)
@@ -82,7 +82,7 @@ def test_everything_is_escaped_every_tag_closed_and_images_are_in_the_page(tmp_p
     assert html.count("no image") == 2
 
 
-def test_a_card_tells_answers_with_counts_confidence_and_accuracy():
+def test_answer_card_shows_confidence_and_accuracy():
     html = page(example(accuracy=0.3, prediction="dog"))
     assert '<strong class="bad">dog</strong> <small>confidence 62%, accuracy 30%</small>' in html
     good = '<strong class="good">cat</strong> <small>confidence 62%, accuracy 50%</small>'

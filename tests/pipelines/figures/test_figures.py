@@ -1,4 +1,4 @@
-"""Figures of a run, against numbers computed here, for every aggregator."""
+"""Figures of runs with every aggregator, compared with values computed in the tests."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def watched_of(
 
 
 def drawn(*watched: Watched, **histories: list[tuple[int, float]]) -> dict[str, Image.Image]:
-    """Return the figures of a run that logged `train/NAME` for each history by its name."""
+    """Return the figures of a run that logged each history as `train/NAME`."""
     makers = run_figures(watched, lambda name: histories.get(name.removeprefix("train/"), []), title="a run")
     return {name: Image.open(io.BytesIO(png)) for make in makers for name, png in make().items()}
 
@@ -51,7 +51,7 @@ def is_drawn(image: Image.Image) -> bool:
 
 
 @pytest.mark.parametrize("spec", ["gpo", "max", "kmax(k=2)"])
-def test_weights_of_ranks_are_those_of_each_size(spec):
+def test_rank_weights_depend_on_set_size(spec):
     watched = watched_of(spec)
     curves = curves_of(watched)
     assert [(curve.size, curve.sets) for curve in curves] == [(3, 2), (5, 3), (9, 1)]
@@ -66,7 +66,7 @@ def test_weights_of_ranks_are_those_of_each_size(spec):
         assert curves[1].mean_N.tolist() == [0.5, 0.5, 0, 0, 0]
 
 
-def test_with_channels_mean_and_percentiles_are_over_sets_and_channels():
+def test_channel_curves_summarise_sets_and_channels():
     watched = watched_of("softpool")
     curve = next(curve for curve in curves_of(watched) if curve.size == 5)
     x_BND = random_inputs(SIZES, module=watched.aggregator, dim=DIM).x_BND.double().numpy()
@@ -79,7 +79,7 @@ def test_with_channels_mean_and_percentiles_are_over_sets_and_channels():
         )
         assert len(ordered) == 24
         assert curve.mean_N[n] == pytest.approx(sum(ordered) / 24, abs=1e-6)
-        # the 10th percentile lies 0.1 of the 23 steps from the lowest value to the highest
+        # the 10th percentile of 24 sorted values is at index 0.1 * 23 = 2.3
         assert curve.low_N[n] == pytest.approx(0.7 * ordered[2] + 0.3 * ordered[3], abs=1e-6)
         assert curve.high_N[n] == pytest.approx(0.3 * ordered[20] + 0.7 * ordered[21], abs=1e-6)
     assert curve.sums_to_one
@@ -87,7 +87,7 @@ def test_with_channels_mean_and_percentiles_are_over_sets_and_channels():
 
 
 @pytest.mark.parametrize("spec", ["slots(k=3, heads=2, head_width=4)", "score_attention(k=2, heads=2)"])
-def test_of_embeddings_the_most_frequent_size_is_shown(spec):
+def test_embedding_curves_use_most_frequent_set_size(spec):
     watched = watched_of(spec)
     curves = curves_of(watched)
     weights = [watched.weights(seen)[0, ..., 0].numpy() for seen in watched.seen if seen.size == 5]
@@ -97,13 +97,13 @@ def test_of_embeddings_the_most_frequent_size_is_shown(spec):
         np.testing.assert_allclose(curve.mean_N, sum(weight[k] for weight in weights) / 3, atol=1e-6)
 
 
-FIXED = ("max", "kmax", "mean", "cls", "last", "position_mean")  # whose weights are no news
+FIXED = ("max", "kmax", "mean", "cls", "last", "position_mean")  # fixed weights: no pooling figure
 FAST = ("gpo", "max", "pie")
 EVERY = [pytest.param(n, marks=() if n in FAST else pytest.mark.slow) for n, _ in AGGREGATORS.usable()]
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_every_aggregator_is_drawn(name):
+def test_every_aggregator_gets_its_figures(name):
     watched = watched_of(name)
     figures = drawn(watched)
     weighs = watched.weights(watched.seen[0]) is not None and name not in FIXED
@@ -115,13 +115,13 @@ def test_every_aggregator_is_drawn(name):
 
 
 def made(*embeddings: list[list[float]]) -> Watched:
-    """Return the observations of an aggregator that made these embeddings."""
+    """Return the observations of a PIE aggregator with these embeddings."""
     seen = [Seen(size=3, vectors=torch.tensor(embedding)) for embedding in embeddings]
     return Watched("text.aggregator", AGGREGATORS.build(f"pie(k={len(embeddings[0])})", DIM), seen)
 
 
-def test_variance_is_that_of_vectors_of_unit_length_in_any_precision_and_of_few_sets():
-    # at a right angle, opposite, and the same but for their lengths
+def test_variance_normalises_vectors_of_any_precision():
+    # orthogonal, opposite, and parallel vectors of different lengths
     spread = spread_of(made([[3.0, 0], [0, 5.0]], [[2.0, 0], [-7.0, 0]], [[0.5, 0.5], [4.0, 4.0]]))
     expected = [1 - math.sqrt(0.5), 1.0, 0.0]
     np.testing.assert_allclose(spread.variance_S, expected, atol=1e-7)
@@ -133,7 +133,7 @@ def test_variance_is_that_of_vectors_of_unit_length_in_any_precision_and_of_few_
     assert is_drawn(drawn(one)["variance.png"])
 
 
-def test_single_vectors_have_no_variance_and_infinite_ones_are_refused():
+def test_variance_needs_several_finite_vectors():
     assert spread_of(watched_of("mean")) is None
     with pytest.raises(InputError, match="expected 2 finite vectors"):
         spread_of(made([[math.nan, 0], [0, 1.0]]))
@@ -154,7 +154,7 @@ FLAT = [(1, 1.0), (2, 1.0)]
     ],
     ids=["all", "no negatives", "nothing finite"],
 )
-def test_negatives_are_drawn_where_they_were_logged(histories, shown):
+def test_negatives_figure_needs_finite_logged_negatives(histories, shown):
     figures = drawn(**histories)
     assert figures.keys() == ({"negatives.png"} if shown else set())
     assert all(map(is_drawn, figures.values()))

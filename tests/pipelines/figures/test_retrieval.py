@@ -25,7 +25,7 @@ NASTY = "<script>alert('&\"')</script>"
 
 
 class Made:
-    """A split of 30 items with 2 captions each; some captions are equal, and some scores, which are rounded."""
+    """A split of 30 items with 2 captions each, with duplicate captions and tied scores."""
 
     def __init__(self, dtype: torch.dtype = torch.float64) -> None:
         rng = np.random.default_rng(0)
@@ -37,7 +37,7 @@ class Made:
         item_P, place_P = map(np.array, zip(*pairs, strict=True))
         self.right = {(item, self.gallery[at]) for item, at in pairs}
         self.score_NG = torch.from_numpy(rng.integers(0, 12, (30, 60)) / 8).to(dtype)
-        for g, text in enumerate(self.texts):  # equal captions have equal embeddings
+        for g, text in enumerate(self.texts):  # duplicate captions have equal scores
             self.score_NG[:, g] = self.score_NG[:, self.texts.index(text)]
         self.blocks: list[tuple[int, int]] = []
         self.queries = RankedQueries(
@@ -57,14 +57,14 @@ class Made:
 
 
 def written_out(scores: dict[int, float], right: set[int]) -> tuple[list[tuple], tuple]:
-    """The best five and the best right one, as (number, rank, score, right)."""
+    """Return the best hits and the best correct one, as (number, rank, score, right)."""
     order = sorted(scores, key=lambda number: (-scores[number], number))
     rows = [(number, place, scores[number], number in right) for place, number in enumerate(order, start=1)]
     return rows[:HITS], next(row for row in rows if row[3])
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_hits_and_ranks_are_those_of_a_sorted_list(dtype):
+def test_hits_and_ranks_match_sorted_scores(dtype):
     made = Made(dtype)
     of_captions, of_items = find_examples(made.score, made.queries, count=12)
     assert len(of_captions) == len(of_items) == 12
@@ -82,12 +82,14 @@ def test_hits_and_ranks_are_those_of_a_sorted_list(dtype):
         row = {g: float(made.score_NG[example.query, g]) for g in made.gallery}
         check(example, row, {g for item, g in made.right if item == example.query})
     assert any(example.right > 1 for example in of_captions)
-    assert set(made.blocks) <= {(30, 1), (1, made.gallery[-1] + 1)}, "one row or column at a time"
+    assert set(made.blocks) <= {(30, 1), (1, made.gallery[-1] + 1)}, (
+        "scores must be computed one row or column at a time"
+    )
 
 
-def test_right_and_wrong_queries_come_in_turn_and_those_without_an_answer_never():
+def test_examples_alternate_right_and_wrong_queries():
     made = Made()
-    item_rank_Q = np.where(np.arange(30) < 10, np.nan, np.arange(30) % 2 / 2)  # half a rank too many is wrong
+    item_rank_Q = np.where(np.arange(30) < 10, np.nan, np.arange(30) % 2 / 2)  # rank 0.5 (a tie) is wrong
     queries = replace(made.queries, item_rank_Q=item_rank_Q)
     _, of_items = find_examples(made.score, queries, count=6)
     assert [item_rank_Q[example.query] for example in of_items] == [0, 0.5] * 3
@@ -112,7 +114,7 @@ def cards(html: str) -> list[str]:
 
 
 @pytest.mark.parametrize("video", [False, True], ids=["images", "videos"])
-def test_a_page_has_cards_of_both_directions_and_escapes_what_others_wrote(tmp_path, video):
+def test_page_shows_both_directions_and_escapes_html(tmp_path, video):
     run = with_clips(tmp_path) if video else with_pictures(tmp_path, train=8, val=4, test=12)
     adapter = TASKS.build(run.task, run)
     html = page_of(adapter)
@@ -125,7 +127,7 @@ def test_a_page_has_cards_of_both_directions_and_escapes_what_others_wrote(tmp_p
             right = card.count("&#10003; right</strong> <small>")
             images = card.count('<img class="image" src="data:image/jpeg')
             assert images in (5, 6) if number < 12 else images == 1
-            assert right == 1 if number < 12 else right >= 1, "of all images one is right"
+            assert right == 1 if number < 12 else right >= 1, "a caption query has exactly one correct image"
     corpus = adapter.corpus
     items = [
         replace(item, id=NASTY + item.id, captions=(NASTY + item.id,), path=item.path if video else "")
@@ -142,7 +144,7 @@ def test_a_page_has_cards_of_both_directions_and_escapes_what_others_wrote(tmp_p
     assert well_formed(html)
 
 
-def test_captions_stand_for_missing_files_and_a_shared_caption_is_right_for_all_its_items(tmp_path):
+def test_page_handles_missing_images_and_shared_captions(tmp_path):
     run = with_pictures(tmp_path, train=8, val=4, test=6)
     adapter = TASKS.build(run.task, run)
     pairs, first = adapter.data("test"), adapter.corpus.items("test")[0]
@@ -161,7 +163,7 @@ def test_captions_stand_for_missing_files_and_a_shared_caption_is_right_for_all_
 
 
 class Alike:
-    """In the place of a model that looks at every pair."""
+    """Stand-in for a model that scores pairs."""
 
     def score(self, images, texts) -> torch.Tensor:
         return torch.einsum("ind,gmd->ig", images.x_BND, texts.x_BND)
@@ -173,7 +175,7 @@ def alike_sets(number: int) -> list[torch.Tensor]:
 
 
 def pairs_found(adapter: ImageText) -> tuple[object, ...]:
-    """Return the results of a model of pairs, and the record of its page."""
+    """Return the examples of a pair model and the record of its page."""
     sets, data = alike_sets(30 + 60), adapter.data("test")
     score = PairScores(Alike(), visual=sets[:30], text=sets[30:])
     found = find_examples(score, Made().queries, count=4)
@@ -187,7 +189,7 @@ def worker(folder: str, run: Run) -> None:
 
 
 @pytest.mark.slow
-def test_two_workers_find_what_one_finds(tmp_path):
+def test_two_workers_find_same_examples_as_one(tmp_path):
     run = make_corpus(tmp_path / "tiny", train=8, val=4, test=12)
     run_workers(worker, str(tmp_path), run)
     alone = pairs_found(TASKS.build(run.task, run))

@@ -7,7 +7,7 @@ from PIL import Image
 from polypool.pipelines.figures.pages import Thumbnails
 
 
-def test_images_are_small_upright_and_rgb_and_what_is_missing_or_broken_has_none(tmp_path):
+def test_thumbnails_are_upright_rgb_and_skip_bad_files(tmp_path):
     Image.effect_noise((1600, 1200), 80).save(tmp_path / "large.jpg")
     Image.new("RGBA", (50, 90), (255, 0, 0, 0)).save(tmp_path / "small.png")
     turned = Image.Exif()
@@ -18,11 +18,11 @@ def test_images_are_small_upright_and_rgb_and_what_is_missing_or_broken_has_none
     found = [some.images(tmp_path / name, at_most=4) for name in ("large.jpg", "small.png", "turned.jpg")]
     sizes = [(320, 240), (50, 90), (160, 320)]
     assert [(image.mode, image.size) for (image,) in found] == [("RGB", size) for size in sizes]
-    assert found[1][0].getpixel((0, 0)) == (255, 255, 255), "what is transparent is white"
+    assert found[1][0].getpixel((0, 0)) == (255, 255, 255), "transparent pixels must become white"
     assert [some.images(file) for file in (None, tmp_path / "gone.jpg", tmp_path / "broken.jpg")] == [[]] * 3
 
 
-def test_frames_are_spread_over_a_video_and_one_is_from_its_middle(tmp_path):
+def test_video_thumbnails_are_evenly_spread_frames(tmp_path):
     write_clip(tmp_path / "a.mp4", 9)
     expected = pictures(9).astype(float)
 
@@ -35,4 +35,4 @@ def test_frames_are_spread_over_a_video_and_one_is_from_its_middle(tmp_path):
         assert some.images(tmp_path / "gone.mp4", at_most=3) == []
         process, *_ = some._reader._running
         assert process.poll() is None
-    assert process.poll() is not None, "the process that decodes has ended"
+    assert process.poll() is not None, "the decoder process must end on exit"

@@ -1,4 +1,4 @@
-"""The verb `evaluate` on tracked runs of a tiny corpus: the analysis of embeddings."""
+"""`evaluate --embeddings` on tracked runs of a tiny corpus."""
 
 from dataclasses import replace
 
@@ -41,7 +41,7 @@ def metrics(run_id: str, home) -> dict[str, float]:
     return {name: value for name, value in found.items() if name.startswith("analysis/")}
 
 
-def test_single_vectors_get_alignment_and_uniformity_alone(of_vectors, home):
+def test_single_vectors_get_only_alignment_and_uniformity(of_vectors, home):
     shown = analysed(of_vectors)
     assert "single vectors: variance and elements are for models of sets" in shown
     trained = load(of_vectors)
@@ -58,7 +58,7 @@ def test_single_vectors_get_alignment_and_uniformity_alone(of_vectors, home):
     assert f"{logged['analysis/alignment/joint']:.4f}" in shown
 
 
-def test_sets_get_variance_and_scores_of_their_elements(of_sets, home):
+def test_sets_get_variance_and_per_element_scores(of_sets, home):
     shown = analysed(of_sets)
     logged = metrics(of_sets, home)
     trained = load(of_sets)
@@ -86,7 +86,7 @@ def test_sets_get_variance_and_scores_of_their_elements(of_sets, home):
     assert line.split()[2:] == [f"{logged['analysis/whole/without_2/visual']:.1f}", "\u2013"]
 
 
-def test_another_split_has_names_of_its_own_and_elements_can_be_left_out(of_sets, home):
+def test_val_metrics_are_prefixed_and_elements_optional(of_sets, home):
     assert "with elements of" not in analysed(of_sets, "--split", "val", "--no-elements")
     logged = metrics(of_sets, home)
     assert {"analysis/val/alignment/joint", "analysis/val/variance/visual"} <= set(logged)

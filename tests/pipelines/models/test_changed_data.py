@@ -1,4 +1,4 @@
-"""Runs whose captions or features have changed since they were trained: refused, or another data set if so told."""
+"""Runs whose captions or features changed after training: refused, or on demand scored as other data."""
 
 import csv
 import re
@@ -26,7 +26,7 @@ COLOURS = ("red", "green", "blue", "grey")
 
 
 def write_table(file: Path, *, turned: int = 0) -> None:
-    """Write a picture and two captions in each row of a table; the captions of another item where they are turned."""
+    """Write a table with two captions per picture, taken from the item `turned` places further."""
     with file.open("w", newline="") as opened:
         table = csv.writer(opened)
         table.writerow(["image", "caption", "split"])
@@ -37,7 +37,7 @@ def write_table(file: Path, *, turned: int = 0) -> None:
 
 
 def write_features(folder: Path, *, seed: int = 0) -> None:
-    """Write a store of two vectors for each picture."""
+    """Write a store of two random vectors per picture."""
     rng = np.random.default_rng(seed)
     with StoreWriter(folder, dim=6, dtype="float32", source={"made": "by a test"}) as writer:
         for item in range(len(SPLITS)):
@@ -53,7 +53,7 @@ def said(verb: str, *words: object, code: int = 0) -> str:
 
 @pytest.fixture(scope="module")
 def ingest(home, tmp_path_factory) -> Callable[..., None]:
-    """Rewrites the corpus from its table, unchanged or transposed."""
+    """Return a function that rebuilds the corpus from its table, with `turned` captions if given."""
     folder = tmp_path_factory.mktemp("pictures")
     for item in range(len(SPLITS)):
         (folder / f"{item}.png").write_bytes(b"never opened")
@@ -83,7 +83,7 @@ def recorded(home: Path) -> dict[str, RunRecord]:
     return {run.run_id: run for run in find_runs(tracking_uri(home), "polypool", finished=False)}
 
 
-def test_a_run_is_scored_and_searched_on_changed_captions_only_if_so_told(home, ingest, run_id):
+def test_changed_captions_require_other_data_flag(home, ingest, run_id):
     assert "rsum" in said("evaluate", "first")
     assert re.search("^rank", said("search", run_id[:12], "a red dog 1"), re.MULTILINE)
     exported = home / "exported"
@@ -128,12 +128,14 @@ def test_a_run_is_scored_and_searched_on_changed_captions_only_if_so_told(home, 
     assert "takes one run" in said("evaluate", run_id, "--other-data", "--embeddings", code=2)
 
     ingest()
-    assert "first" not in said("evaluate", run_id, "--other-data"), "nothing differs any more"
+    assert "mine@" not in said("evaluate", run_id, "--other-data"), (
+        "restored data must count as the training data"
+    )
     assert len(recorded(home)) == 2
     assert recorded(home)[run_id].metrics == before.metrics
 
 
-def test_an_interrupted_run_does_not_go_on_with_other_features(home, words, run_id, tmp_path, monkeypatch):
+def test_resume_refuses_changed_features(home, words, run_id, tmp_path, monkeypatch):
     file, store = tmp_path / "id", home / "cells"
 
     def stopped(*_: object, **__: object) -> None:
@@ -184,5 +186,5 @@ HERE, THERE = {"features_origin": "o"}, {"features_origin": "p"}
         ),
     ],
 )
-def test_what_differs_is_named_but_rounding(then, now, changed):
+def test_changed_data_names_differences_except_rounding(then, now, changed):
     assert changed_data(then, now) == changed

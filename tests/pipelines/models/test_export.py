@@ -1,4 +1,4 @@
-"""Trained models of runs and folders: exported, loaded, used where neither their data nor MLflow is, or damaged."""
+"""Export and load trained models: from runs and folders, without data or MLflow, and damaged."""
 
 import inspect
 import re
@@ -31,7 +31,7 @@ from polypool.tasks.run import Run, to_json
 
 
 def exported_without_data(run, home: Path, folders: tuple[str, ...]):
-    """Export a run that was never trained, take its data away, and load it."""
+    """Export an untrained run, delete its data and load the export."""
     run_id = keep_run(run)
     export(run_id, home / "out" / "model")
     for folder in folders:
@@ -46,7 +46,7 @@ def exported_without_data(run, home: Path, folders: tuple[str, ...]):
         {"model": hgr(dropout=0.0), "text": "bigru(width=16, embedding=8, min_count=1, ends=False)"},
     ],
 )
-def test_scores_are_those_of_the_run_on_its_data(new_home, change):
+def test_exported_scores_match_run_scores(new_home, change):
     run = make_corpus(new_home)
     run = replace(run, data=replace(run.data, text_augment="", max_frames=3), **change)
     torch.manual_seed(run.seed)
@@ -62,14 +62,14 @@ def test_scores_are_those_of_the_run_on_its_data(new_home, change):
     torch.testing.assert_close(similarity.cpu(), expected)
 
 
-def test_what_an_objective_learnt_is_in_the_file_and_not_needed_to_score(new_home):
+def test_objective_weights_are_saved_but_optional(new_home):
     run = replace(make_corpus(new_home), objective="siglip(bias=-3)")
     export(keep_run(run), new_home / "out")
     sets, texts = [np.ones((3, 10), dtype=np.float32)], ["a dog and a cat"]
     whole = load(new_home / "out")
     assert whole.model.objective.bias.item() == -3
     file = new_home / "out" / "model.safetensors"
-    file.with_name("digests.json").unlink()  # of the file as it was
+    file.with_name("digests.json").unlink()  # its checksums are outdated now
     weights = load_file(file)
     assert weights.pop("objective.bias").item() == -3
     assert weights.pop("objective.log_scale").item() == pytest.approx(np.log(10))
@@ -81,7 +81,7 @@ def test_what_an_objective_learnt_is_in_the_file_and_not_needed_to_score(new_hom
         load(new_home / "out")
 
 
-def test_questions_are_answered_as_by_the_run(new_home):
+def test_exported_answers_match_run_answers(new_home):
     run = make_questions(new_home)
     torch.manual_seed(run.seed)
     adapter = TASKS.build(run.task, run)
@@ -100,7 +100,7 @@ def test_questions_are_answered_as_by_the_run(new_home):
         model.encode_text(["what?"])
 
 
-def test_the_lines_of_the_readme_run_without_mlflow_ray_and_data(new_home):
+def test_readme_code_runs_without_mlflow_ray_or_data(new_home):
     exported_without_data(make_corpus(new_home), new_home, ("corpus", "features", "mlartifacts"))
     readme = (new_home / "out" / "model" / "README.md").read_text()
     (lines,) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
@@ -126,12 +126,12 @@ def loaded(home):
         ([np.zeros((3, 10))], "a dog", "give a list"),
     ],
 )
-def test_input_that_does_not_fit_is_refused(loaded, given, texts, message):
+def test_scores_refuse_invalid_input(loaded, given, texts, message):
     with pytest.raises(InputError, match=message):
         loaded.scores(given, texts)
 
 
-def test_what_cannot_be_exported_or_loaded_is_said(new_home):
+def test_export_and_load_errors_name_the_cause(new_home):
     run = make_corpus(new_home)
     start = {"uri": tracking_uri(new_home), "home": new_home, "name": "made", "params": to_json(run)}
     unfinished = Tracker.start("polypool", tags={"kind": "train"}, **start).run_id
@@ -177,7 +177,7 @@ def record(home, run, **tags) -> Tracker:
         ("other", "it is of kind 'other' and was not trained here; give a run that was"),
     ],
 )
-def test_a_run_that_no_training_made_is_named_with_what_to_give(run, home, kind, message):
+def test_load_refuses_runs_not_made_by_training(run, home, kind, message):
     made = record(home, run, kind=kind)
     made.text("compare.md", "a table")
     with pytest.raises(InputError) as error:
@@ -185,7 +185,7 @@ def test_a_run_that_no_training_made_is_named_with_what_to_give(run, home, kind,
     assert str(error.value) == f"run {made.run_id} has no model: {message}"
 
 
-def test_a_changed_bit_of_a_model_is_found(run, home):
+def test_flipped_bit_in_model_file_is_detected(run, home):
     run_id = keep_run(run)
     for file in ("run.json", "model.safetensors"):
         path = home / "mlartifacts" / run_id / "artifacts" / "model" / file
@@ -196,7 +196,7 @@ def test_a_changed_bit_of_a_model_is_found(run, home):
         path.write_bytes(data)
 
 
-def test_weights_that_are_not_finite_are_refused(run, home, tmp_path):
+def test_non_finite_weights_are_refused(run, home, tmp_path):
     trained = load(keep_run(run))
     with torch.no_grad():
         next(trained.model.parameters()).view(-1)[0] = torch.nan
@@ -205,7 +205,7 @@ def test_weights_that_are_not_finite_are_refused(run, home, tmp_path):
         load_weights(trained.model, tmp_path / "model.safetensors")
 
 
-def test_a_run_and_its_exported_folder_are_one_model(run, home, monkeypatch):
+def test_run_and_exported_folder_give_equal_results(run, home, monkeypatch):
     run_id = keep_run(replace(run, data=replace(run.data, text_augment="")))
     export(run_id, home / "same")
     monkeypatch.chdir(home)
@@ -228,7 +228,7 @@ def test_a_run_and_its_exported_folder_are_one_model(run, home, monkeypatch):
     assert folder.evaluate().metrics != expected
 
 
-def test_what_a_model_cannot_do_is_said_in_a_line(run, home, tmp_path):
+def test_unsupported_model_methods_are_refused(run, home, tmp_path):
     pairs = load(keep_run(replace(run, aggregator="score_attention(heads=2)")))
     with pytest.raises(InputError, match=r"a PairEncoder .* looks at every pair; `scores` compares them"):
         pairs.encode_text(["a dog"])
@@ -239,7 +239,7 @@ def test_what_a_model_cannot_do_is_said_in_a_line(run, home, tmp_path):
         pairs.answers([np.ones((2, 10))], ["what is it?"])
 
 
-def test_a_corpus_and_a_run_from_nothing_are_trained_as_their_documentation_shows(home, monkeypatch):
+def test_docstring_examples_of_corpus_and_run_train(home, monkeypatch):
     names: dict[str, object] = {}
     monkeypatch.chdir(home)
     for documented in (write_corpus, Run):

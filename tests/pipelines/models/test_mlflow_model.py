@@ -1,4 +1,4 @@
-"""An exported model in MLflow: kept with its scores, registered, loaded by MLflow alone, and served over HTTP."""
+"""Models exported to MLflow: logged metrics, registration, and predictions of the pyfunc model."""
 
 import base64
 import json
@@ -45,7 +45,7 @@ def run(home) -> Run:
 
 @pytest.fixture(scope="module")
 def kept(home, run) -> str:
-    """A run with scores and data, whose model is to be served."""
+    """A run with metrics and data sets, to be exported."""
     run_id = keep_run(run)
     tracker = Tracker.attach(tracking_uri(home), run_id, running=False)
     tracker.inputs(TASKS.build(run.task, run).sources())
@@ -66,7 +66,7 @@ def features() -> list[np.ndarray]:
     return [np.random.default_rng(n).random((3 + n, 10), dtype=np.float32) for n in range(2)]
 
 
-def test_scores_are_those_of_the_exported_model(home, kept, model, features):
+def test_pyfunc_predictions_match_trained_model(home, kept, model, features):
     trained = load(kept)
     served = load_model("models:/shapes@champion")
     texts = ["a dog and a cat", "a red car"]
@@ -84,7 +84,7 @@ def test_scores_are_those_of_the_exported_model(home, kept, model, features):
     assert schema == [("features", False), ("text", False)]
 
 
-def test_the_model_has_the_scores_of_its_run_on_their_data(home, run, kept, model):
+def test_logged_model_has_run_metrics_per_dataset(home, run, kept, model):
     client = Tracker.attach(tracking_uri(home), kept, running=False)._client
     found = client.get_logged_model(model.removeprefix("models:/"))
     assert (found.status, found.source_run_id, found.name) == ("READY", kept, run.recipe)
@@ -105,7 +105,7 @@ def test_the_model_has_the_scores_of_its_run_on_their_data(home, run, kept, mode
     assert (int(version.version), version.run_id, version.source) == (1, kept, model)
 
 
-def test_the_alias_goes_on_to_the_next_version(home, kept, model):
+def test_alias_moves_to_new_version(home, kept, model):
     words = ("--mlflow", "--registered-name", "shapes", "--alias", "champion")
     _, said, _ = called("export", kept, *words)
     assert "registered as version 2 of shapes, champion" in said
@@ -125,12 +125,12 @@ def test_the_alias_goes_on_to_the_next_version(home, kept, model):
         (["--mlflow", "--registered-name", "a/b"], "--registered-name 'a/b': a model's name"),
     ],
 )
-def test_what_cannot_be_registered_is_said(kept, words, message):
+def test_invalid_export_flags_exit_2_with_message(kept, words, message):
     code, _, error = called("export", kept, *words)
     assert (code, message in error) == (2, True), error
 
 
-def test_a_model_carries_this_project_as_one_package(model):
+def test_logged_model_bundles_polypool_package(model):
     code = Path(download_artifacts(model)) / "code"
     assert [path.name for path in code.iterdir()] == ["polypool"]
     parts = {"aggregators", "encoders", "infra", "pipelines", "tasks", "__init__.py"}
@@ -149,7 +149,7 @@ def test_a_model_carries_this_project_as_one_package(model):
         ({"features": None, "text": None}, "row 0 has neither an image or video nor a text"),
     ],
 )
-def test_rows_that_do_not_fit_are_the_clients_error(model, row, message):
+def test_invalid_rows_raise_invalid_parameter_value(model, row, message):
     with pytest.raises(MlflowException, match=message) as error:
         load_model(model).predict(pd.DataFrame([row]))
     assert error.value.error_code == "INVALID_PARAMETER_VALUE"
@@ -158,7 +158,7 @@ def test_rows_that_do_not_fit_are_the_clients_error(model, row, message):
 @pytest.mark.parametrize(
     "aggregator", ["slots(k=2, heads=2, head_width=8)", "score_attention(heads=2)"], ids=["sets", "pairs"]
 )
-def test_models_of_sets_and_of_pairs_are_served(run, aggregator, features):
+def test_pyfunc_supports_set_and_pair_models(run, aggregator, features):
     run_id = keep_run(replace(run, aggregator=aggregator))
     served, trained = load_model(export_to_mlflow(run_id)[0]), load(run_id)
     row = {"features": features[0].tolist(), "text": "a dog and a cat"}
@@ -174,7 +174,7 @@ def test_models_of_sets_and_of_pairs_are_served(run, aggregator, features):
             served.predict(pd.DataFrame([{"features": row["features"]}]))
 
 
-def test_questions_are_answered(home, tmp_path):
+def test_pyfunc_answers_match_trained_model(home, tmp_path):
     folder = tmp_path / "questions"
     folder.mkdir()
     run_id = keep_run(make_questions(folder))
@@ -188,7 +188,7 @@ def test_questions_are_answered(home, tmp_path):
     np.testing.assert_allclose(found["probability"], [share for _, share in expected], rtol=1e-5)
 
 
-def test_pictures_come_in_base64(home, tmp_path):
+def test_pyfunc_accepts_base64_images(home, tmp_path):
     made = make_corpus(tmp_path / "corpus", images=tmp_path / "images", train=4, val=2, test=2)
     visual = f"patches(name='{save_vit(tmp_path / 'vit')}', width=8, size=32)"
     data, text = (

@@ -1,4 +1,4 @@
-"""A trained model as mteb asks it, by the batches that mteb documents; mteb itself is not needed."""
+"""`MtebModel` on batches in the format that mteb documents; mteb itself is not needed."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +33,7 @@ def files_of(model: MtebModel) -> list[Path]:
 
 
 def in_batches(column: str, items: list, size: int = 2) -> list[dict[str, list]]:
-    """Yield batches as mteb's loaders do, with an unused column."""
+    """Return batches like those of mteb's loaders, with an unused column."""
     return [
         {"id": [str(n) for n in range(start, start + size)], column: items[start : start + size]}
         for start in range(0, len(items), size)
@@ -55,7 +55,7 @@ def encoded(model: MtebModel, column: str, items: list, task: SimpleNamespace = 
     ],
     ids=["vectors", "sets", "a similarity of sides", "distributions"],
 )
-def test_embeddings_and_scores_are_those_of_the_model(run, change, shape):
+def test_embeddings_and_scores_match_trained_model(run, change, shape):
     model = MtebModel(untrained(replace(run, **change)))
     files = files_of(model)
     pictures = [Image.open(file) for file in files]
@@ -71,7 +71,7 @@ def test_embeddings_and_scores_are_those_of_the_model(run, change, shape):
     torch.testing.assert_close(model.similarity_pairwise(visual[:3], text), sim_VT[:3].diagonal())
 
 
-def test_what_mteb_multiplies_itself_is_refused_of_sets_alone(run):
+def test_zero_shot_tasks_refuse_set_embeddings(run):
     vectors = MtebModel(untrained(run))
     assert encoded(vectors, "text", TEXTS, ZERO_SHOT).shape == (3, 16)
     sets = MtebModel(untrained(replace(run, aggregator="slots(k=3)", similarity="smooth_chamfer")))
@@ -80,7 +80,7 @@ def test_what_mteb_multiplies_itself_is_refused_of_sets_alone(run):
         encoded(sets, "text", TEXTS, ZERO_SHOT)
 
 
-def test_videos_are_read_from_their_bytes_or_their_file(tmp_path):
+def test_videos_are_read_from_bytes_or_path(tmp_path):
     model = MtebModel(untrained(with_clips(tmp_path)))
     files = files_of(model)
     made = FileFeatures.for_model(model.trained.adapter)
@@ -98,7 +98,7 @@ def test_videos_are_read_from_their_bytes_or_their_file(tmp_path):
     model.close()
 
 
-def test_what_cannot_be_one_embedding_is_said(run):
+def test_batches_need_exactly_one_supported_modality(run):
     model = MtebModel(untrained(run))
     both = {"text": ["a dog"], "image": [Image.new("RGB", (8, 8))]}
     for batch, has in ((both, "text and image"), ({"audio": [0]}, "neither text, image nor video")):
@@ -106,7 +106,7 @@ def test_what_cannot_be_one_embedding_is_said(run):
             model.encode([batch], task_metadata=RETRIEVAL)
 
 
-def test_what_has_no_embeddings_is_refused_before_anything_is_encoded(run, tmp_path):
+def test_unsupported_models_are_refused_at_creation(run, tmp_path):
     (tmp_path / "questions").mkdir()
     asked = make_questions(tmp_path / "questions")
     with pytest.raises(InputError, match=r"the task 'vqa.*' answers questions, and mteb compares embeddings"):

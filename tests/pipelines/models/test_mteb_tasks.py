@@ -1,4 +1,4 @@
-"""mteb's own runner on tasks of its own format, in memory: metrics with the same definition have the same value."""
+"""mteb's runner on in-memory tasks: its metrics equal ours where the definitions agree."""
 
 from collections import defaultdict
 from dataclasses import replace
@@ -14,7 +14,7 @@ from polypool.tasks.datasets.corpus import Item, write_corpus
 from polypool.tasks.run import Run
 
 mteb = pytest.importorskip("mteb", reason="not installed (pip install 'polypool[mteb]')")
-datasets = pytest.importorskip("datasets", reason="mteb needs it")
+datasets = pytest.importorskip("datasets", reason="datasets is not installed (mteb requires it)")
 
 NONE = ("reference", "date", "domains", "task_subtypes", "license", "annotations_creators", "dialect")
 
@@ -26,7 +26,7 @@ def offline(tmp_path, monkeypatch):
 
 
 def task(name: str, category: str, modalities: list[str], data: dict[str, Any]) -> Any:
-    """Return a retrieval task of mteb with its data, which is loaded from nowhere."""
+    """Return an mteb retrieval task with in-memory data."""
     from mteb.abstasks.retrieval import AbsTaskRetrieval
     from mteb.abstasks.task_metadata import TaskMetadata
 
@@ -79,7 +79,7 @@ def evaluated(model: MtebModel, cache: Any = None) -> list[dict[str, float]]:
 
 
 def distinct(run: Run, folder: Path) -> Run:
-    """Return a run on the same pictures, each with unique captions."""
+    """Return a run on the same images, each with unique captions."""
     from polypool.tasks.datasets.corpus import open_corpus
 
     corpus = open_corpus(run.data.corpus)
@@ -104,7 +104,7 @@ def distinct(run: Run, folder: Path) -> Run:
     ],
     ids=["vectors", "sets of any size", "distributions"],
 )
-def test_the_recalls_of_mteb_are_ours(tmp_path, change, kind):
+def test_mteb_hit_rates_equal_our_recalls(tmp_path, change, kind):
     run = distinct(with_pictures(tmp_path, train=8, val=4, test=16), tmp_path)
     model = mteb_model(export_run(replace(run, **change), tmp_path))
     assert (model.mteb_model_meta.model_type, model.mteb_model_meta.embed_dim) == ([kind], 16)
@@ -118,7 +118,7 @@ def test_the_recalls_of_mteb_are_ours(tmp_path, change, kind):
         assert scores["recall_at_20"] == 1.0 or direction == "i2t"
 
 
-def test_results_are_kept_by_name_and_weights(tmp_path):
+def test_mteb_cache_depends_on_settings_and_weights(tmp_path):
 
     run = distinct(with_pictures(tmp_path, train=8, val=4, test=16), tmp_path)
     folders = [tmp_path / name for name in ("first", "again", "other")]
@@ -134,5 +134,5 @@ def test_results_are_kept_by_name_and_weights(tmp_path):
     cache = mteb.ResultCache(cache_path=tmp_path / "results")
     kept, fresh = ([scores["ndcg_at_10"] for scores in evaluated(model, cache)] for model in (first, other))
     assert kept != fresh
-    again.encode = None  # mteb asks it for nothing
+    again.encode = None  # a cache hit must not encode
     assert [scores["ndcg_at_10"] for scores in evaluated(again, cache)] == kept

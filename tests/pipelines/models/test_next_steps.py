@@ -1,4 +1,4 @@
-"""Commands after a model was trained."""
+"""Commands suggested after training."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def own(name: str, corpus: str) -> Run:
     )
 
 
-def test_a_model_is_asked_with_a_caption_of_its_test_split(home):
+def test_suggested_search_uses_a_test_caption(home):
     items = [
         Item(id="a", split="train", captions=("of the training",)),
         Item(id="b", split="test", captions=("long " * 20, "it's a dog")),
@@ -54,7 +54,7 @@ def test_a_model_is_asked_with_a_caption_of_its_test_split(home):
     assert steps_of(own("image_text", "long"), home) == [f"search ID {'long' * 20}", *rest]
 
 
-def test_a_model_of_questions_is_asked_about_a_picture(home):
+def test_suggested_vqa_search_has_question_and_image_id(home):
     asked = [Question(id="1", split="test", image_id="7", question="What?", path="7.jpg")]
     write_questions(home / "asked", asked, source={})
     assert steps_of(own("vqa", "asked"), home)[0] == "search ID 'What?' --id 7"

@@ -1,4 +1,4 @@
-"""Models on the Hugging Face hub: pushed with a card, loaded by their URL, and refused where something is wrong."""
+"""Models on the Hugging Face hub: pushed with a model card, loaded by URL, refused if damaged."""
 
 import hashlib
 import json
@@ -26,7 +26,7 @@ def run_id(new_home, monkeypatch):
     return keep_run(make_corpus(new_home, train=8, val=4, test=6))
 
 
-def test_a_pushed_model_is_loaded_by_its_url_with_and_without_a_revision(hub, run_id):
+def test_pushed_model_loads_by_url_and_revision(hub, run_id):
     code, said, err = called("export", run_id, "--out", URL, "--license", "mit")
     assert code == 0, err
     assert f"pp.load('{URL}')" in said
@@ -43,7 +43,7 @@ def test_a_pushed_model_is_loaded_by_its_url_with_and_without_a_revision(hub, ru
     assert "alignment" in numbers
 
 
-def test_the_card_has_what_the_hub_reads_and_the_whole_protocol(hub, run_id, new_home):
+def test_model_card_has_hub_metadata_and_all_metrics(hub, run_id, new_home):
     code, _, err = called("evaluate", run_id)
     assert code == 0, err
     pp.export(run_id, URL, license="mit")
@@ -66,7 +66,7 @@ def test_the_card_has_what_the_hub_reads_and_the_whole_protocol(hub, run_id, new
     assert (data.license, data.pipeline_tag) == (None, "visual-question-answering")
 
 
-def test_an_exported_folder_is_pushed_as_its_author_has_left_it(hub, run_id, new_home):
+def test_pushed_folder_keeps_edited_card_without_extra_files(hub, run_id, new_home):
     pp.export(run_id, new_home / "model")
     card = new_home / "model" / "README.md"
     card.write_text(card.read_text() + "\nWritten by hand.\n")
@@ -89,7 +89,7 @@ def test_an_exported_folder_is_pushed_as_its_author_has_left_it(hub, run_id, new
         assert (code, message in err) == (2, True), err
 
 
-def test_nothing_else_is_fetched_and_what_changed_is_refused(hub, run_id):
+def test_load_fetches_only_model_files_and_refuses_changes(hub, run_id):
     pp.export(run_id, URL)
     repo = hub.repos["user/name"]
     files = repo.files

@@ -1,4 +1,4 @@
-"""The verb `evaluate --rescore` on tracked runs: banks of training queries, names of their own, refusals."""
+"""`evaluate --rescore` on tracked runs: query banks, protocol names and refusals."""
 
 from dataclasses import replace
 
@@ -28,7 +28,7 @@ def said(*words: str) -> tuple[int, str]:
 
 
 def cosines(trained: TrainedModel) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Scores of the test split, of training images with its captions, and of its images with training captions."""
+    """Return cosines of images and captions: test and test, training and test, test and training."""
     sides = {}
     for split in ("train", "test"):
         score = trained.adapter.scorer(trained.model, split)
@@ -54,18 +54,18 @@ def expected(scores: tuple[torch.Tensor, ...]) -> float:
     return sum(found[f"R{k}"] for found in recalls for k in (1, 5, 10))
 
 
-def test_a_run_is_scored_with_a_bank_of_training_queries(run):
+def test_qbnorm_uses_bank_of_training_queries(run):
     trained = load(keep_run(run))
     found = trained.evaluate("whole-qbnorm")
     assert found.protocol == "whole-qbnorm"
     assert found.metrics["rsum"] == pytest.approx(
         expected(cosines(trained)), abs=2.6
-    )  # float32 swaps a rank or two
+    )  # float32 may swap a rank or two
     assert found.metrics["rsum"] != trained.evaluate("whole").metrics["rsum"]
-    assert len(found.pictures) == 1, "no page of what scores find as they are"
+    assert len(found.pictures) == 1, "rescored results must have no page of examples"
 
 
-def test_an_ensemble_is_scored_with_the_mean_of_the_banks(run):
+def test_ensemble_qbnorm_averages_banks(run):
     models = [load(keep_run(replace(run, seed=seed))) for seed in (0, 1)]
     plain, found = run_evaluation.evaluate(models, protocols=["whole", "whole-qbnorm"], split="test")
     means = tuple(torch.stack(of).mean(dim=0) for of in zip(*map(cosines, models), strict=True))
@@ -73,7 +73,7 @@ def test_an_ensemble_is_scored_with_the_mean_of_the_banks(run):
     assert plain.metrics["rsum"] != found.metrics["rsum"]
 
 
-def test_numbers_have_names_and_tables_of_their_own(run, home):
+def test_rescored_results_have_own_protocols_and_notes(run, home):
     run_id = keep_run(replace(run, experiment="rescored"))
     assert said(run_id)[0] == 0
     code, shown = said(run_id, "--rescore", "dsl")
@@ -88,11 +88,11 @@ def test_numbers_have_names_and_tables_of_their_own(run, home):
     assert sum(note.startswith("whole-dsl: dual softmax looks") for note in compared.notes) == 1
 
 
-def test_what_makes_no_sense_is_refused_before_anything_is_encoded(run, home, monkeypatch):
+def test_invalid_rescoring_is_refused_before_encoding(run, home, monkeypatch):
     pairs, more = (keep_run(replace(run, cross="cross_modal(heads=2)", seed=seed)) for seed in (0, 1))
     questions = keep_run(make_questions(home / "questions"))
     kind = type(load(pairs).adapter)
-    monkeypatch.setattr(kind, "scorer", lambda *_: pytest.fail("it encodes the split"))
+    monkeypatch.setattr(kind, "scorer", lambda *_: pytest.fail("the split was encoded"))
     for words, message in (
         ((pairs, "--rescore", "qbnorm"), "takes a model that looks at every pair too long"),
         ((pairs, more, "--rescore", "qbnorm"), "takes a model that looks at every pair too long"),

@@ -1,4 +1,4 @@
-"""Searches by text, file and id with every kind of model, compared with the scores of its split."""
+"""Search by text, file and id with every kind of model, compared with the scores of the split."""
 
 import shutil
 from dataclasses import replace
@@ -68,7 +68,7 @@ def units(*shape: int, seed: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("k", [7, 50])
-def test_equal_scores_come_in_the_gallerys_order(k):
+def test_top_k_breaks_ties_by_gallery_order(k):
     score_G = torch.randint(0, 4, (40,), generator=torch.Generator().manual_seed(k)).float()
     expected = sorted(range(40), key=lambda place: (-score_G[place].item(), place))[:k]
     found = top_k(score_G, k)
@@ -78,8 +78,8 @@ def test_equal_scores_come_in_the_gallerys_order(k):
         top_k(torch.tensor([0.0, torch.nan]), 1)
 
 
-def test_exact_search_is_that_of_float64_in_parts(monkeypatch):
-    monkeypatch.setattr(searches, "PART", 70)  # seven vectors
+def test_chunked_exact_search_matches_float64(monkeypatch):
+    monkeypatch.setattr(searches, "PART", 70)  # chunks of seven vectors
     embedding_GD, query_QD = units(61, 10, seed=0), units(3, 10, seed=1)
     found = Exact(embedding_GD, lambda part, queries: part @ queries.T).top(query_QD, 10)
     sim_QG = query_QD.double().numpy() @ embedding_GD.double().numpy().T
@@ -89,8 +89,8 @@ def test_exact_search_is_that_of_float64_in_parts(monkeypatch):
 
 
 @pytest.mark.parametrize("small", [5000, 100])
-def test_faiss_finds_the_ten_best(small):
-    pytest.importorskip("faiss", reason="faiss-cpu is an extra")
+def test_faiss_recall_at_10_is_high(small):
+    pytest.importorskip("faiss", reason="faiss-cpu is not installed")
     embedding_GD = torch.nn.functional.normalize(
         units(40, 32, seed=5).repeat(75, 1) + 0.8 * units(3000, 32, seed=6), dim=-1
     )
@@ -107,7 +107,7 @@ def test_faiss_finds_the_ten_best(small):
 
 
 @pytest.mark.parametrize("name", ["vectors", "sets", "hgr"])
-def test_results_are_the_order_of_the_splits_scores(tiny, name):
+def test_search_results_match_split_scores(tiny, name):
     change, kind = MODELS[name]
     trained = untrained(replace(tiny, **change))
     pairs = trained.adapter.data("test")
@@ -133,7 +133,7 @@ def test_results_are_the_order_of_the_splits_scores(tiny, name):
         assert sim_VT[row, place] == pytest.approx(hit.score, rel=1e-4, abs=1e-6)
 
 
-def test_a_picture_in_a_file_has_the_features_of_the_store(pictures):
+def test_image_file_query_equals_stored_item_query(pictures):
     folder, run = pictures
     finder = untrained(run).open_search()
     id = finder.items[2].id
@@ -145,7 +145,7 @@ def test_a_picture_in_a_file_has_the_features_of_the_store(pictures):
     assert [hit.file for hit in hits] == [str(folder / "images" / f"{hit.id}.png") for hit in hits]
 
 
-def test_a_video_in_a_file_has_the_features_of_the_store(tmp_path):
+def test_video_file_query_equals_stored_item_query(tmp_path):
     finder = untrained(with_clips(tmp_path)).open_search()
     try:
         id = finder.items[1].id
@@ -157,7 +157,7 @@ def test_a_video_in_a_file_has_the_features_of_the_store(tmp_path):
         finder.close()
 
 
-def test_a_model_that_reads_pixels_reads_a_file(pictures, tmp_path):
+def test_pixel_model_accepts_image_file_query(pictures, tmp_path):
     folder, run = pictures
     spec = f"patches(name={save_vit(tmp_path / 'vit')!r}, width=16)"
     data = replace(run.data, features="", visual_augment="")
@@ -170,7 +170,7 @@ def test_a_model_that_reads_pixels_reads_a_file(pictures, tmp_path):
         finder.find(Query(file=folder / "images" / f"{id}.png", video=True), 3)
 
 
-def test_answers_are_those_of_the_split_the_most_probable_first(asked):
+def test_answers_are_ranked_by_split_probabilities(asked):
     folder, run = asked
     trained = untrained(run)
     answerer, questions = trained.open_search(), trained.adapter.corpus.questions("test")
@@ -188,12 +188,12 @@ def test_answers_are_those_of_the_split_the_most_probable_first(asked):
     ("change", "message"),
     [("sets", "for single vectors"), ("pairs", "makes none of images and captions apart")],
 )
-def test_faiss_is_refused_for_anything_but_single_vectors(tiny, change, message):
+def test_faiss_is_refused_without_single_vectors(tiny, change, message):
     with pytest.raises(InputError, match=f"{message}.*; choose --index exact"):
         untrained(replace(tiny, **MODELS[change][0])).search("a dog", index="faiss")
 
 
-def test_the_command_shows_ranks_scores_ids_files_and_captions(pictures, tiny, new_home):
+def test_search_command_prints_results_and_notes(pictures, tiny, new_home):
     run_id = keep_run(pictures[1])
     _, shown, _ = called("search", run_id, "a dog and a zebra", "--k", 50)
     head, *lines, few, searched, unknown, little = shown.splitlines()
@@ -215,7 +215,7 @@ def test_the_command_shows_ranks_scores_ids_files_and_captions(pictures, tiny, n
         search(run_id=run_id, query="a dog", find="videos")
 
 
-def test_a_model_no_better_than_chance_is_called_so(tiny, new_home):
+def test_search_warns_about_model_at_chance_level(tiny, new_home):
     run_id = keep_run(tiny)
     Tracker.attach(tracking_uri(new_home), run_id, running=False).log(
         {"test/score": 31.0, "test/chance": 32.5, "test/chance_normalised": -0.3}, step=1
@@ -228,7 +228,7 @@ def test_a_model_no_better_than_chance_is_called_so(tiny, new_home):
     "change",
     [SETS, {"aggregator": "probabilistic", "similarity": "csd"}, {"aggregator": "late", "similarity": "wti"}],
 )
-def test_items_find_items_and_texts_find_texts(tiny, change):
+def test_search_within_one_modality_matches_scores(tiny, change):
     trained = untrained(replace(tiny, **change))
     score, finder = trained.adapter.scorer(trained.model, "test"), trained.open_search()
     hits = finder.find(Query(id=finder.items[4].id), 6, side="visual")
@@ -239,7 +239,7 @@ def test_items_find_items_and_texts_find_texts(tiny, change):
     assert_scores(finder.find(Query(text=finder.pairs.texts[7]), 6, side="text"), np.sort(sim_T)[::-1][:6])
 
 
-def test_all_splits_are_searched_together(tiny):
+def test_split_all_searches_every_split(tiny):
     trained = untrained(tiny)
     hits = trained.search("a dog", 84, split="all")
     assert {hit.id for hit in hits} == {str(number) for number in range(84)}
@@ -248,7 +248,7 @@ def test_all_splits_are_searched_together(tiny):
     assert {hit.id: pytest.approx(hit.score, abs=1e-6) for hit in hits} == single
 
 
-def test_what_is_searched_is_encoded_once_and_anew_where_anything_differs(new_home, tmp_path, monkeypatch):
+def test_embeddings_are_cached_until_data_changes(new_home, tmp_path, monkeypatch):
     run = make_corpus(tmp_path / "first")
     run_id = keep_run(run)
     encoded = []
@@ -276,7 +276,7 @@ def test_what_is_searched_is_encoded_once_and_anew_where_anything_differs(new_ho
     assert len(files := sorted(folder.iterdir())) == 2
     encoded.clear()
     shutil.rmtree(tmp_path / "first" / "features")
-    make_corpus(tmp_path / "first", seed=5)  # other features and captions
+    make_corpus(tmp_path / "first", seed=5)  # changed features and captions
     assert found() != first
     assert encoded == ["items", "sentences"]
     assert len(sorted(folder.iterdir())) == 2
@@ -288,7 +288,7 @@ def test_what_is_searched_is_encoded_once_and_anew_where_anything_differs(new_ho
     assert {*encoded} == {"items", "sentences"}
 
 
-def test_bad_input_is_said(pictures, asked, new_home, tmp_path):
+def test_invalid_search_input_is_refused(pictures, asked, new_home, tmp_path):
     run_id, answers_id = keep_run(pictures[1]), keep_run(asked[1])
     text, picture = tmp_path / "text.png", tmp_path / "a.png"
     text.write_text("no picture")

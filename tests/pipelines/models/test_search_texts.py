@@ -1,4 +1,4 @@
-"""New texts of models that were trained on stored ones: the backbone that the store names describes them."""
+"""New texts for models trained on stored text features, encoded by the backbone that the store names."""
 
 import shutil
 from dataclasses import replace
@@ -22,7 +22,7 @@ from polypool.tasks.run import Run
 
 @pytest.fixture(scope="module")
 def model_folder(tmp_path_factory) -> Path:
-    """A folder with a BERT in it, which stores know by its last name alone."""
+    """A folder with a tiny BERT, of whose path stores record only the last part."""
     folder = tmp_path_factory.mktemp("models")
     torch.manual_seed(0)
     save_bert(folder / "tiny-bert")
@@ -31,7 +31,7 @@ def model_folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(autouse=True)
 def here(new_home, monkeypatch, model_folder) -> Path:
-    """A home, and a current folder in which the backbone is found."""
+    """A new home; the current folder contains the backbone."""
     monkeypatch.chdir(model_folder)
     return new_home
 
@@ -50,7 +50,7 @@ def sets(adapter, ids) -> list[np.ndarray]:
     return [np.array(adapter.store[row], np.float32) for row in adapter.store.rows(ids)]
 
 
-def test_an_exported_model_scores_new_texts_as_those_of_its_store(here, model_folder):
+def test_exported_model_encodes_texts_like_its_store(here, model_folder):
     run, expected = made(here, model_folder), {}
     for aggregator in ("mean", "slots(k=2, heads=2, head_width=8)", "score_attention(heads=2)"):
         of_store = untrained(replace(run, aggregator=aggregator))
@@ -75,7 +75,7 @@ def test_an_exported_model_scores_new_texts_as_those_of_its_store(here, model_fo
     assert "first encoded by `bert(name='tiny-bert')`" in (out / "README.md").read_text()
 
 
-def test_a_new_question_is_answered(here, model_folder):
+def test_new_questions_are_encoded_and_answered(here, model_folder):
     model = untrained(made(here, model_folder, questions=True))
     expected_QA = model.adapter.scorer(model.model, "test")(slice(0, 4), slice(None))
     questions = model.adapter.texts("test")[:4]
@@ -87,7 +87,7 @@ def test_a_new_question_is_answered(here, model_folder):
     assert len(model.open_search().find(Query(id=ids[0], text="is this new?"), 3)) == 3
 
 
-def test_a_backbone_with_other_weights_is_not_used(here, run, model_folder, monkeypatch):
+def test_backbone_with_changed_weights_is_refused(here, run, model_folder, monkeypatch):
     model = untrained(run)
     shutil.copytree(model_folder / "tiny-bert", here / "tiny-bert")
     path = here / "tiny-bert" / "model.safetensors"
@@ -99,7 +99,7 @@ def test_a_backbone_with_other_weights_is_not_used(here, run, model_folder, monk
         model.encode_text(["a dog"])
 
 
-def test_texts_that_another_program_described_have_no_backbone(run):
+def test_store_without_extractor_refuses_new_texts(run):
     trained = untrained(run)
     assets = trained.adapter.assets
     told = TASKS.build(run.task, run, assets=assets | {"texts": assets["texts"] | {"extractor": None}})

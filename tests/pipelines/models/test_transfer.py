@@ -1,4 +1,4 @@
-"""Scores of runs on other data: settings of the model, refusals, records."""
+"""Evaluation of runs on other data sets: model settings, refusals and records."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +26,7 @@ def run(home) -> Run:
 
 @pytest.fixture(scope="module")
 def other(home) -> Run:
-    """A corpus of other pictures and another number of words, with features as wide."""
+    """A corpus with other images and vocabulary size, and features of the same width."""
     return make_corpus(home / "other", test=12, seed=1)
 
 
@@ -51,7 +51,7 @@ def refused(*words: str) -> str:
     return err
 
 
-def test_the_model_keeps_what_it_knows_of_its_own_data(run, other):
+def test_transfer_keeps_assets_of_training_data(run, other):
     run_id = keep_run(run)
     own, moved = load(run_id), load(run_id, data=data_of(other))
     assert (own.trained_on, moved.trained_on, moved.run.data.dataset) == ("", "tiny", "other")
@@ -67,7 +67,7 @@ def test_the_model_keeps_what_it_knows_of_its_own_data(run, other):
     assert len(one.adapter.data("test").texts) == 12
 
 
-def test_compare_shows_them_as_groups_of_their_own(run, other, home):
+def test_compare_groups_transfer_results_separately(run, other, home):
     ours = [replace(run, experiment="both", aggregator=of) for of in ("mean", "max")]
     run_ids = [keep_run(each) for each in ours]
     for run_id in run_ids:
@@ -81,7 +81,7 @@ def test_compare_shows_them_as_groups_of_their_own(run, other, home):
     assert {row.label for row in own.rows} == {"mean", "max"}
     assert {row.label for row in moved.rows} == {"mean", "max", "ensemble: mean + max"}
     assert moved.judged is not None
-    assert not compared.cross_tasks, "they are in no mean over tasks"
+    assert not compared.cross_tasks, "transfer results must not enter means over tasks"
     assert [(of.title, len(of.rows)) for of in groups_of(compared.results)] == [
         (own.title, 2),
         (moved.title, 3),
@@ -89,7 +89,7 @@ def test_compare_shows_them_as_groups_of_their_own(run, other, home):
 
 
 def _narrow(folder: Path, store: FeatureStore, *, dim: int, source: dict) -> str:
-    """Write a store of the same ids with the first `dim` numbers of every vector."""
+    """Write a store of the same ids with the first `dim` values of every vector."""
     with StoreWriter(folder, dim=dim, dtype="float32", source=source) as writer:
         for row, id in enumerate(store.ids.to_pylist()):
             writer.add(id, store[row][:, :dim])
@@ -97,7 +97,7 @@ def _narrow(folder: Path, store: FeatureStore, *, dim: int, source: dict) -> str
     return str(folder)
 
 
-def test_features_that_were_made_otherwise_are_refused(run, other, tmp_path):
+def test_incompatible_transfer_features_are_refused(run, other, tmp_path):
     run_id, store = keep_run(run), FeatureStore.open(Path(other.data.features))
     narrow = _narrow(tmp_path / "narrow", store, dim=9, source={})
     extracted = _narrow(
@@ -122,6 +122,6 @@ def test_features_that_were_made_otherwise_are_refused(run, other, tmp_path):
         ({"corpus": "nowhere"}, "nowhere"),
     ],
 )
-def test_data_that_cannot_be_used_are_refused(run, other, changes, message):
+def test_invalid_transfer_data_is_refused(run, other, changes, message):
     with pytest.raises(InputError, match=message):
         load(keep_run(run), data=data_of(other, **changes)).evaluate()

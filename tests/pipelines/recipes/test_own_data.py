@@ -1,4 +1,4 @@
-"""Recipes for any corpus and features, as `train` and `sweep` read them."""
+"""Generic recipes on any corpus and features, as `train` and `sweep` read them."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ SMALL = ("--optim.epochs", "1", "--no-figures")
 
 
 def given(made: Run, *names: str) -> list[str]:
-    """Return the short flags of a run's places."""
+    """Return `--corpus` and further short flags for the data of a run."""
     return [word for name in ("corpus", *names) for word in (f"--{name}", getattr(made.data, name))]
 
 
 def without_statistics(made: Run) -> Run:
-    """Return a run on the same features as `ingest` writes them."""
+    """Return a run on the same features without statistics, as `ingest` writes them."""
     store, folder = FeatureStore.open(Path(made.data.features)), f"{made.data.features}_ingested"
     with StoreWriter(folder, dim=store.dim, dtype="float32", source={}) as writer:
         for row, id in enumerate(store.ids.to_pylist()):
@@ -43,14 +43,14 @@ def without_statistics(made: Run) -> Run:
 @pytest.mark.parametrize(
     ("recipe", "statistics"), [("image_text", False), ("video_text", True), ("vqa", False)]
 )
-def test_a_recipe_trains_on_any_corpus_and_features(recipe, statistics, tmp_path):
+def test_generic_recipe_trains_on_any_corpus(recipe, statistics, tmp_path):
     made = (make_questions if recipe == "vqa" else make_corpus)(tmp_path, train=8, val=4, test=5, dim=7)
     if not statistics:
         made = without_statistics(made)
     run = read_run(recipe, [*given(made, "features"), *SMALL])
     trainer = trainer_of(run, tmp_path, adapter=prepare(run))
     trainer.train()
-    assert trainer.step >= 1  # of fewer samples than a batch
+    assert trainer.step >= 1  # fewer samples than a batch
     assert trainer.model.visual.encoder.standardise == statistics
     assert trainer.model.visual.encoder.fc.weight.shape == (256, 7)
     assert (
@@ -59,7 +59,7 @@ def test_a_recipe_trains_on_any_corpus_and_features(recipe, statistics, tmp_path
     assert trainer.log.rows[-1][1][f"{run.protocol}/{trainer.adapter.primary.name}"] >= 0
 
 
-def test_no_test_needs_no_test_split(tmp_path):
+def test_no_test_flag_needs_no_test_split(tmp_path):
     made = make_corpus(tmp_path, train=8, val=4, test=0)
     run = read_run("image_text", [*given(made, "features"), *SMALL, "--no-test"])
     trainer_of(run, tmp_path, adapter=prepare(run)).train()
@@ -67,7 +67,7 @@ def test_no_test_needs_no_test_split(tmp_path):
         prepare(replace(run, test=True))
 
 
-def test_stored_texts_are_read_where_they_are_given(tmp_path):
+def test_default_text_encoder_depends_on_text_store(tmp_path):
     made = with_texts(
         make_corpus(tmp_path, train=8), tmp_path / "t", f"bert(name={save_bert(tmp_path / 'b')!r})"
     )
@@ -79,7 +79,7 @@ def test_stored_texts_are_read_where_they_are_given(tmp_path):
     assert read_run("image_text", [*given(made, "texts"), "--text", "stored_text"]).text == "stored_text"
 
 
-def test_every_way_to_a_run_completes_it_alike(tmp_path, monkeypatch):
+def test_flags_api_file_and_sweep_give_equal_runs(tmp_path, monkeypatch):
     made = make_corpus(tmp_path, train=8)
     places = {"corpus": made.data.corpus, "features": made.data.features}
     run = read_run("image_text", [*given(made, "features"), "--aggregator", "max"])
@@ -94,7 +94,7 @@ def test_every_way_to_a_run_completes_it_alike(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("recipe", ["image_text", "video_text", "vqa"])
-def test_without_a_corpus_the_message_says_what_to_give(recipe):
+def test_missing_corpus_message_names_the_flag(recipe):
     code, _, said = called("train", recipe, "--features", "data/mine/cells")
     assert (code, said.startswith(f"error: {recipe} trains on your own data")) == (2, True), said
     for make in (lambda: pp.train(recipe), lambda: pp.train(recipe, data={"dataset": "mine"})):
@@ -102,7 +102,7 @@ def test_without_a_corpus_the_message_says_what_to_give(recipe):
             make()
 
 
-def test_without_features_the_message_says_what_to_give(tmp_path):
+def test_missing_features_message_names_the_flag(tmp_path):
     run = read_run("image_text", given(make_corpus(tmp_path, train=8)))
     with pytest.raises(InputError, match=r"name a store by --features \(polypool extract --corpus"):
         prepare(run)
@@ -120,14 +120,14 @@ def test_without_features_the_message_says_what_to_give(tmp_path):
         ("", AUTO),
     ],
 )
-def test_data_are_named_after_the_folder_of_their_corpus(corpus, name, tmp_path, monkeypatch):
+def test_dataset_name_defaults_to_corpus_folder(corpus, name, tmp_path, monkeypatch):
     (tmp_path / "home" / "data").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "home")
     assert Data(corpus=corpus).dataset == name
     assert Data(corpus=corpus, dataset="own").dataset == "own"
 
 
-def test_a_run_is_called_by_its_recipe_and_the_data_that_this_does_not_name():
+def test_run_label_joins_recipe_and_dataset():
     run = pp.recipe("coco_mini")
     assert run.label == "coco_mini"
     assert replace(run, data=replace(run.data, dataset="mine")).label == "image_text coco_mini mine"

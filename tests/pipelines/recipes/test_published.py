@@ -1,4 +1,4 @@
-"""The published tables: their own sums, the commands of their rows, and which runs they are of."""
+"""Published tables: their sums, the commands of their rows, and the runs that they belong to."""
 
 import shlex
 from dataclasses import replace
@@ -28,7 +28,7 @@ LOGGED = {f"{protocol}/{metric}" for protocol in PROTOCOLS for metric in SIX | {
 LOGGED |= {f"{split}vqa/{group}" for split in ("", "test-dev/") for group in GROUPS}
 
 
-def test_recalls_add_up_to_the_printed_sum():
+def test_published_recalls_add_up_to_rsum():
     for name, table in TABLES:
         if {*table.columns} == SIX | {"rsum"}:
             for row in table.rows:
@@ -39,24 +39,24 @@ def test_recalls_add_up_to_the_printed_sum():
                 )
 
 
-@pytest.mark.skipif(not TEXTS.exists(), reason="the papers' texts are not here")
-def test_the_numbers_are_printed_in_the_paper():
+@pytest.mark.skipif(not TEXTS.exists(), reason="the texts of the papers are missing (shared/papers)")
+def test_published_numbers_occur_in_paper_text():
     for name, table in TABLES:
         text = "".join((TEXTS / FILES[name.partition(":")[0]]).read_text().split())
-        summed = "III" in table.name  # which prints no sums
+        summed = "III" in table.name  # table III prints no sums
         for row in table.rows:
             numbers = row.numbers[:-1] if summed else row.numbers
             assert not [x for x in numbers if str(x) not in text], (name, row.row)
 
 
-def test_a_run_logs_the_metrics_that_are_published():
+def test_published_metrics_are_logged_metrics():
     for name in RECIPES.names():
         recipe = RECIPES.get(name)()
         assert bool(recipe.published) == bool(recipe.source), name
         assert {*recipe.published} <= LOGGED, name
 
 
-def test_the_command_of_every_row_is_a_run():
+def test_every_row_command_parses_to_its_run():
     parsed = set()
     for name, table in TABLES:
         for row in (row for row in table.rows if row.recipe):
@@ -64,7 +64,7 @@ def test_the_command_of_every_row_is_a_run():
             assert (verb, recipe) == ("train", row.recipe)
             config = RECIPES.get(recipe)()
             made = derive(config, **row.changes) if row.changes else config
-            if (key := (*row.changes, type(config))) not in parsed:  # the parser takes a while
+            if (key := (*row.changes, type(config))) not in parsed:  # parsing is slow
                 parsed.add(key)
                 read = read_config(recipe, flags)
                 assert read.recipe == recipe
@@ -85,7 +85,7 @@ def test_the_command_of_every_row_is_a_run():
         (["--aggregator", "lip", "--objective", "infonce"], {}),
     ],
 )
-def test_a_run_has_the_numbers_of_the_row_that_its_flags_make(flags, numbers):
+def test_flags_select_the_published_row(flags, numbers):
     run = with_published(read_run("coco_2ad_region_bigru", flags))
     assert numbers.items() <= run.published.items()
     assert bool(run.published) == bool(numbers) == bool(run.source)

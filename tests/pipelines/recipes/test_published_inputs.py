@@ -1,4 +1,4 @@
-"""Every recipe's sets, words and parts against what papers and their codes print, by calling what training calls."""
+"""Augmentations, words and modules of every recipe, compared with the papers and their code."""
 
 import functools
 import math
@@ -21,7 +21,7 @@ from polypool.pipelines.recipes.load import named_run
 from polypool.tasks.inputs.augmentations import draw_for
 
 
-def test_sets_lose_as_many_elements_in_training():
+def test_element_dropout_matches_papers():
     for name in RUNS:
         run, setting, _ = recipe(name)
         wanted, spec = setting["dropped"], run.data.visual_augment
@@ -34,13 +34,13 @@ def test_sets_lose_as_many_elements_in_training():
 
 @functools.cache
 def dropped(spec: str, size: int) -> tuple[float, float]:
-    """Return the share of elements that an augmentation drops, and the share of sets of `size` that it leaves whole."""
+    """Return the share of elements that an augmentation drops and the share of sets that it leaves whole."""
     stay = AUGMENTATIONS.build(spec)(np.full(8000, size), np.arange(8000), draw_for(0, 0, 0))
     kept = np.array([set_N.mean() for set_N in stay])
     return 1 - kept.mean(), (kept == 1).mean()
 
 
-def test_captions_lose_as_much_in_training():
+def test_caption_augmentation_matches_papers():
     for name in RUNS:
         run, setting, _ = recipe(name)
         words, elements = setting["words_augmented"], setting.get("texts_dropped", {})
@@ -71,7 +71,7 @@ def word_fates(spec: str) -> dict[str, float]:
     }
 
 
-# --------------------------------------------------------------------------------------------------- words and parts
+# ------------------------------------------------------------------------------------------ words and modules
 
 QUOTED = {
     "treebank": ["``", "can", "not", "''", "5:50", "?"],
@@ -87,7 +87,7 @@ STARTS: dict[str, Callable[[Tensor], bool]] = {
 
 
 @pytest.mark.parametrize("name", [name for name in RUNS if SETTINGS.get(name, {}).get("words")])
-def test_captions_become_words_as_they_did(name):
+def test_tokenizer_and_word_vectors_match_papers(name):
     run, setting, _ = recipe(name)
     words, spec = setting["words"], Spec.parse(run.text)
     encoder = ENCODERS.get(spec.name)
@@ -105,7 +105,7 @@ def test_captions_become_words_as_they_did(name):
     assert STARTS[words["start"]](weight_VE)
 
 
-def test_parts_that_papers_are_exact_about():
+def test_dropout_shapes_and_logsumexp_match_papers():
     for name in RUNS:
         run, setting, (model, shapes) = recipe(name)
         for module, share in setting.get("dropout", {}).items():
@@ -124,7 +124,7 @@ def offered(doc: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["msrvtt_vse_infinity", "vatex_vse_infinity"])
-def test_videos_may_be_trained_as_vse_infinity_trains_images(name):
+def test_documented_flags_train_videos_like_vse_infinity(name):
     videos = Path(load.__file__).with_name("videos.yaml").read_text()
     run, images = read_config(name, offered(videos)), named_run("coco_region_bigru")
     assert (run.optim.clip, run.optim.weight_decay) == (images.optim.clip, 1e-4)
@@ -134,13 +134,13 @@ def test_videos_may_be_trained_as_vse_infinity_trains_images(name):
     assert (run.optim.epochs, run.optim.batch, run.optim.lr) == (35, 128, 1e-4)
 
 
-def test_videos_may_be_trained_without_size_augmentation():
+def test_documented_flags_disable_size_augmentation():
     flags = re.search(r"`(--data.visual-augment.*)`", RECIPES.get("msrvtt_vse_infinity").__doc__)[1]
     run = read_config("msrvtt_vse_infinity", shlex.split(flags))
     assert (run.data.visual_augment, run.data.text_augment) == ("", "")
 
 
-def test_a_resnet_of_imagenet_may_run_in_caffes_layout():
+def test_documented_flags_select_caffe_layout_of_resnet():
     flags = re.search(r"`(--visual .*)`", RECIPES.get("coco_resnet152_bigru").__doc__)[1]
     run = read_config("coco_resnet152_bigru", shlex.split(flags))
     assert run.visual == changed(named_run("coco_resnet152_bigru").visual, layout="caffe")

@@ -1,4 +1,4 @@
-"""Every recipe's rates, batches and negatives against what papers and their codes print, as training applies them."""
+"""Learning rates, batches and negatives of every recipe, compared with the papers and their code."""
 
 import functools
 import math
@@ -16,22 +16,22 @@ from polypool.pipelines.recipes.load import Ensemble
 from polypool.pipelines.training.loop.optim import lr_scale, make_optimizer, ready_gradients, set_lr
 from polypool.tasks.run import Optim, Run
 
-WATCHED, EVERY = 3, 50  # epochs of which every 50th step is watched; of each epoch the first two and last two
+WATCHED, EVERY = 3, 50  # watch every 50th step of 3 epochs; first and last two steps of every epoch
 
 
-def test_every_recipe_stands_in_the_file_once_with_its_source():
+def test_every_recipe_is_listed_once_with_source():
     named = [recipe for recipe, _ in settings()] + [*FILE["ensembles"], *FILE["untrained"], *FILE["joint"]]
     missing, gone = sorted({*NAMES} - {*named}), sorted({*named} - {*NAMES})
     assert not missing, (
-        f"write down in published_settings.toml how these were trained, and where it is printed: {missing}"
+        f"add the settings of these recipes and their source to published_settings.toml: {missing}"
     )
-    assert not gone, f"published_settings.toml has recipes that there are not: {gone}"
+    assert not gone, f"published_settings.toml lists unknown recipes: {gone}"
     assert len(named) == len({*named})
     assert all(own["source"] for own in FILE["setting"])
 
 
 @pytest.mark.parametrize("name", [*FILE["joint"]])
-def test_what_is_trained_together_has_the_settings_that_it_has_alone(name):
+def test_joint_members_keep_settings_of_their_recipes(name):
     joint = RECIPES.get(name)()
     assert [run.recipe for run in joint.members.values()] == FILE["joint"][name]
     for run in joint.members.values():
@@ -43,13 +43,13 @@ def test_what_is_trained_together_has_the_settings_that_it_has_alone(name):
 
 
 @pytest.mark.parametrize("name", [*FILE["untrained"]])
-def test_what_is_not_trained_has_no_epoch(name):
+def test_untrained_recipes_have_zero_epochs(name):
     assert FILE["untrained"][name]
     assert RECIPES.get(name)().optim.epochs == 0
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if isinstance(RECIPES.get(name)(), Ensemble)])
-def test_an_ensemble_has_its_members(name):
+def test_ensemble_members_match_settings_file(name):
     ensemble: Ensemble = RECIPES.get(name)()
     assert list(ensemble.members) == FILE["ensembles"][name]
 
@@ -59,11 +59,11 @@ def longest(values: Mapping[str, float], name: str, *, default: float) -> float:
     return values[max(fitting, key=len)] if fitting else default
 
 
-# -------------------------------------------------------------------------------------------- rates and frozen parts
+# -------------------------------------------------------------------------------- learning rates and freezing
 
 
 def epoch_steps(run: Run, setting: Setting) -> int:
-    """Return the steps of an epoch as the loop counts them."""
+    """Return the steps of an epoch as the training loop counts them."""
     size = FILE["samples"][run.data.dataset][setting["sample"]]
     order = Order(size=size, batch=run.optim.batch, unit=run.epoch_unit, seed=0)
     return order.epoch_steps
@@ -75,7 +75,7 @@ def watched(epochs: int, steps: int) -> list[int]:
 
 
 def rates(optimizer: torch.optim.Optimizer, optim: Optim, steps: int) -> np.ndarray:
-    """Return every group's rate at the watched steps, `(S, G)`, as the loop sets them."""
+    """Return the learning rate of every group at the watched steps, `(S, G)`."""
     found = []
     for step in watched(optim.epochs, steps):
         set_lr(optimizer, optim, lr_scale(optim, step=step, epoch_steps=steps))
@@ -85,7 +85,7 @@ def rates(optimizer: torch.optim.Optimizer, optim: Optim, steps: int) -> np.ndar
 
 @functools.cache
 def without_gradient(frozen_epochs: float, clip: float, epochs: int, steps: int) -> np.ndarray:
-    """Return at which of the watched steps `(S,)` the loop does not train a group."""
+    """Return a mask `(S,)` of the watched steps at which a group is frozen."""
     one, optim = nn.Parameter(torch.zeros(1)), Optim(clip=clip)
     optimizer = torch.optim.AdamW([{"params": [one], "frozen_epochs": frozen_epochs}])
     gradient, found = torch.ones(1), []
@@ -97,7 +97,7 @@ def without_gradient(frozen_epochs: float, clip: float, epochs: int, steps: int)
 
 
 def published_scale(setting: Setting, step: int, steps: int) -> float:
-    """Return the factor on all rates that the file says."""
+    """Return the factor on all learning rates according to published_settings.toml."""
     epoch, warmup, falls = step // steps, setting.get("warmup", {}), setting["falls"]
     scale = 1.0
     if warmup.get("epoch") == epoch:
@@ -111,7 +111,7 @@ def published_scale(setting: Setting, step: int, steps: int) -> float:
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_every_parameter_learns_at_its_rate_and_is_frozen_for_its_time(name):
+def test_learning_rates_and_freezing_match_papers(name):
     run, setting, (model, _) = recipe(name)
     model.requires_grad_(True)
     optimizer = make_optimizer(model, run.optim)
@@ -134,7 +134,7 @@ def test_every_parameter_learns_at_its_rate_and_is_frozen_for_its_time(name):
     assert not any(p.requires_grad for p, own in names.items() if own in left)
 
 
-def test_batches_epochs_and_the_optimiser():
+def test_batch_epochs_and_optimiser_match_papers():
     for name in RUNS:
         run, setting, (model, _) = recipe(name)
         assert (run.optim.batch, run.optim.epochs) == (setting["batch"], setting["epochs"]), name
@@ -143,7 +143,7 @@ def test_batches_epochs_and_the_optimiser():
             assert run.data.sample == setting["sample"], name
         model.requires_grad_(True)
         optimizer = make_optimizer(model, run.optim)
-        assert isinstance(optimizer, torch.optim.AdamW)  # Adam, if nothing decays
+        assert isinstance(optimizer, torch.optim.AdamW)  # equals Adam without weight decay
         assert setting["optimizer"] in ("AdamW", "Adam", "AMSGrad")
         assert setting["optimizer"] == "AdamW" or setting["decay"] == 0
         for group in optimizer.param_groups:
@@ -152,7 +152,7 @@ def test_batches_epochs_and_the_optimiser():
             assert (group["betas"], group["eps"]) == ((0.9, 0.999), 1e-8)
 
 
-def test_the_gradient_is_clipped_as_one():
+def test_gradients_are_clipped_by_global_norm():
     for name in RUNS:
         run, setting, _ = recipe(name)
         pair = nn.ParameterList(nn.Parameter(torch.zeros(1)) for _ in range(2))
@@ -168,7 +168,7 @@ def test_the_gradient_is_clipped_as_one():
 
 
 def hinges(sim_NN: Tensor, margin: float, which: str, reduction: str) -> float:
-    """Return the triplet loss of N pairs on the diagonal, by loops."""
+    """Return the triplet loss with the positives on the diagonal, by loops."""
     total, size = 0.0, len(sim_NN)
     for scores_NN in (sim_NN, sim_NN.T):
         costs = [
@@ -180,7 +180,7 @@ def hinges(sim_NN: Tensor, margin: float, which: str, reduction: str) -> float:
     return total
 
 
-def test_each_epoch_has_its_negatives():
+def test_negatives_of_each_epoch_match_papers():
     sim_NN = torch.rand(6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     pairs = torch.eye(6, dtype=torch.bool)
     for name in RUNS:

@@ -1,4 +1,4 @@
-"""Runs as people write them down."""
+"""Run files in YAML and JSON."""
 
 import json
 
@@ -17,7 +17,7 @@ def written(folder, text: str, name: str = "run.yaml"):
     return path
 
 
-def test_what_differs_from_a_recipe_is_changed_and_nothing_else(tmp_path):
+def test_run_file_overrides_only_given_settings(tmp_path):
     text = "# mine\nbase: coco_mini\naggregator: kmax(k=3)\noptim:\n  lr: 1e-3\n  milestones: [2, 3]\n"
     run = read_run_file(written(tmp_path, f"{text}data: {{features: f}}\n"))
     recipe = RECIPES.get("coco_mini")()
@@ -30,7 +30,7 @@ def test_what_differs_from_a_recipe_is_changed_and_nothing_else(tmp_path):
     assert run.data.corpus == recipe.data.corpus
 
 
-def test_a_whole_run_is_read_as_it_was_written(tmp_path):
+def test_complete_run_file_round_trips(tmp_path):
     for name in ("mini_dinov2_joint", "coco_region_bigru"):
         run = RECIPES.get(name)()
         assert read_run_file(written(tmp_path, json.dumps(to_json(run)), "run.json")) == run
@@ -38,7 +38,7 @@ def test_a_whole_run_is_read_as_it_was_written(tmp_path):
     assert read_run_file(written(tmp_path, text)).aggregator == "gpo"
 
 
-def test_members_have_bases_too(tmp_path):
+def test_joint_members_inherit_from_their_bases(tmp_path):
     text = "base: mini_dinov2_joint\nmembers:\n  a: {base: coco_mini, seed: 3}\n"
     text += "  b: {base: daquar, optim: {lr: 1e-5}}\n"
     run = read_run_file(written(tmp_path, text))
@@ -47,7 +47,7 @@ def test_members_have_bases_too(tmp_path):
     assert (run.members["b"].optim.lr, run.members["b"].optim.batch) == (1e-5, recipe.optim.batch)
 
 
-def test_flags_change_the_run_of_a_file(tmp_path):
+def test_flags_override_run_file(tmp_path):
     path = written(tmp_path, "base: coco_mini\nseed: 4\noptim: {epochs: 2}\n")
     run = read_config(str(path), ["--optim.lr", "2e-4"])
     assert (run.seed, run.optim.epochs, run.optim.lr) == (4, 2, 2e-4)
@@ -70,14 +70,14 @@ def test_flags_change_the_run_of_a_file(tmp_path):
         ("seed: 1", "data"),
     ],
 )
-def test_what_is_no_run_is_said_with_its_place(text, message, tmp_path):
+def test_invalid_run_file_error_names_its_path(text, message, tmp_path):
     path = written(tmp_path, text)
     with pytest.raises(InputError, match=message) as caught:
         read_run_file(path)
     assert str(path) in str(caught.value)
 
 
-def test_code_that_a_file_names_runs_where_it_is_trusted(tmp_path, monkeypatch):
+def test_code_named_in_run_file_requires_trust(tmp_path, monkeypatch):
     (tmp_path / "trusted_by_a_flag.py").write_text("from polypool.aggregators.averages.mean import Mean\n")
     monkeypatch.syspath_prepend(tmp_path)
     path = written(tmp_path, "base: demo\naggregator: trusted_by_a_flag:Mean\n")

@@ -21,7 +21,7 @@ SET = [[0.5] * 10, [1] * 10]
 
 
 def ask(app, path, body=None, **headers):
-    """GET a path, or POST JSON, or bytes as they are; return the status, the headers and the parsed answer."""
+    """GET a path, or POST JSON or raw bytes; return status, headers and parsed body."""
     client = TestClient(app, base_url="http://127.0.0.1:8000", raise_server_exceptions=False)
     sent = {"content-type": "application/json"} | {name.replace("_", "-"): of for name, of in headers.items()}
     data = body if isinstance(body, bytes | None) else json.dumps(body)
@@ -41,7 +41,7 @@ def app(words):
     return application(words)
 
 
-def test_addresses_give_what_the_model_gives(app, words):
+def test_endpoints_return_model_outputs(app, words):
     rows = [{"text": "a dog"}, {"features": SET}]
     status, headers, body = ask(app, "/embed", {"rows": rows})
     assert (status, headers["content-type"]) == (200, "application/json")
@@ -54,7 +54,9 @@ def test_addresses_give_what_the_model_gives(app, words):
     )
     found = ask(app, "/search", {"rows": rows, "k": 2})[2]["rows"]
     assert [len(row["hits"]) for row in found] == [2, 2]
-    assert found[0]["hits"][0].keys() == {"rank", "score", "id", "caption"}, "no path of this machine"
+    assert found[0]["hits"][0].keys() == {"rank", "score", "id", "caption"}, (
+        "hits must not contain file paths"
+    )
     hits = trained.search("a dog", 10)
     shown = ask(app, "/search", {"rows": rows[:1]})[2]["rows"][0]["hits"]
     assert [(hit["rank"], hit["id"], hit["caption"]) for hit in shown] == [
@@ -66,7 +68,7 @@ def test_addresses_give_what_the_model_gives(app, words):
     assert ModelInfo.model_validate(ask(app, "/")[2]) == words.described
 
 
-def test_pictures_and_questions(pictures, questions):
+def test_image_and_question_rows_are_answered(pictures, questions):
     trained, app = pictures.trained, application(pictures)
     file = trained.adapter.corpus.image_path(trained.adapter.corpus.items("test")[0])
     row = {"image": base64.b64encode(file.read_bytes()).decode()}
@@ -91,7 +93,7 @@ def test_pictures_and_questions(pictures, questions):
         refused_with(app, "/embed", {"rows": [{"text": "a dog"}, {"image": image}]}, message)
 
 
-def test_the_schema_names_what_this_model_has(app, questions):
+def test_openapi_schema_lists_supported_routes(app, questions):
     found = ask(app, "/openapi.json")[2]
     assert found["paths"].keys() == {"/", "/health", "/embed", "/score", "/search"}
     assert found["components"]["schemas"]["Row"]["properties"].keys() == {"features", "image", "text"}
@@ -127,7 +129,7 @@ def sets(*vectors):
         ("/search", b'{"rows": [{"text": "a"}], "k": 101}', "k is 101; the limit is 100"),
     ],
 )
-def test_what_cannot_be_used_is_said_in_one_line(app, path, sent, message):
+def test_invalid_rows_return_400_with_one_line(app, path, sent, message):
     rows = [sent] if isinstance(sent, dict) else sent
     refused_with(app, path, rows if isinstance(rows, bytes) else {"rows": rows}, message)
 
@@ -155,12 +157,12 @@ def refused_with(app, path, body, message):
         ("/health", {}, 405, "Method Not Allowed"),
     ],
 )
-def test_who_is_refused_is_told_why(app, path, headers, status, message):
+def test_http_errors_have_status_and_message(app, path, headers, status, message):
     code, _, body = ask(app, path, {"rows": [{"text": "a dog"}]}, **headers)
     assert (code, body["error"][: len(message)]) == (status, message)
 
 
-def test_a_token_is_asked_for_but_of_who_looks_after_the_service(words, monkeypatch):
+def test_token_is_required_except_for_health(words, monkeypatch):
     monkeypatch.setattr(
         words, "settings", replace(words.settings, token=sha256(TOKEN.encode()).hexdigest(), local=False)
     )
@@ -174,7 +176,7 @@ def test_a_token_is_asked_for_but_of_who_looks_after_the_service(words, monkeypa
     assert ask(app, "/", authorization=f"Bearer {TOKEN}", host="any.example")[0] == 200
 
 
-def test_who_waits_too_long_or_comes_too_many_may_ask_again(words, monkeypatch):
+def test_overload_returns_503_and_faults_return_500(words, monkeypatch):
     async def away(*_):
         raise AwayError("too many requests; try again in a moment")
 

@@ -1,4 +1,4 @@
-"""The service on Ray Serve: real requests, a replica that dies, and a cluster that others use, too."""
+"""The service on Ray Serve: requests, replacement of a killed replica, conflicts with other services."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NAME = "tiny"
 
 
 def ask(address: str, path: str, body: Any = None) -> tuple[int, Any]:
-    """Return the status and the parsed answer; GET without a body."""
+    """Return status and parsed body; GET without a body, else POST."""
     answer = httpx.request("GET" if body is None else "POST", f"{address}{path}", json=body, timeout=120)
     return answer.status_code, answer.json()
 
@@ -53,25 +53,25 @@ def trained(settings: Settings) -> TrainedModel:
 
 @pytest.fixture(scope="module")
 def address(settings: Settings) -> Iterator[str]:
-    """Where the run is served, on a cluster that is not the service's own."""
+    """Serve the run on a shared Ray cluster; return its address."""
     from ray import serve
 
     place = Address(host="127.0.0.1", port=free_ports(1)[0], route=f"/{NAME}", name=NAME)
     with running(settings, place):
         yield place.address
-    assert serve.status().applications == {}, "it left what was the cluster's"
+    assert serve.status().applications == {}, "the service must remove its application"
     serve.shutdown()
 
 
 def replicas() -> list[Any]:
-    """Return the processes that have the model."""
+    """Return the replica processes."""
     import ray  # noqa: F401 (brings psutil)
 
     named = psutil.process_iter(["name"])
     return [process for process in named if "Replica:tiny" in process.info["name"].replace("#", ":")]
 
 
-def test_answers_are_the_models(address, trained):
+def test_served_answers_equal_model_outputs(address, trained):
     features = np.random.default_rng(0).random((3, trained.adapter.visual_dim), dtype=np.float32)
     rows = [{"text": "a dog"}, {"features": features.tolist()}]
     status, found = ask(address, "/embed", {"rows": rows})
@@ -85,7 +85,7 @@ def test_answers_are_the_models(address, trained):
     assert ask(address, "/answer", {"rows": rows})[0] == 404
 
 
-def test_a_replica_that_dies_is_replaced(address, trained):
+def test_killed_replica_is_replaced(address, trained):
     before = {process.pid for process in replicas()}
     replicas()[0].kill()
     wait_for(lambda: len({process.pid for process in replicas()} - before) == 1 and len(replicas()) == 2)
@@ -95,7 +95,7 @@ def test_a_replica_that_dies_is_replaced(address, trained):
     np.testing.assert_allclose(found["rows"][0]["embedding"], trained.encode_text(["a dog"])[0], atol=1e-5)
 
 
-def test_services_do_not_get_in_each_others_way(address, settings):
+def test_conflicting_services_are_refused(address, settings):
     port = urlsplit(address).port
 
     def begin(name: str, route: str, settings: Settings = settings) -> None:

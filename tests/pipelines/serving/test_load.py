@@ -16,7 +16,7 @@ from polypool.pipelines.serving.service import RowQueue, Service
 
 @dataclass
 class Held:
-    """A model that waits with its first call for `go`, and the texts of each call."""
+    """Records the texts of each model call; calls wait until `go` is set."""
 
     calls: list[list[str]] = field(default_factory=list)
     asked: int = 0
@@ -26,7 +26,7 @@ class Held:
 
 @pytest.fixture
 def held(monkeypatch):
-    """Every model, held."""
+    """Make model calls of all services wait, and record them."""
     held, answer = Held(), Service.answer
 
     def waits(service, rows):
@@ -54,11 +54,13 @@ def pages(pool, server, texts):
     return [pool.submit(get, server, f"/?{urlencode({'q': text})}") for text in texts]
 
 
-def test_queries_at_once_are_answered_together_and_pictures_meanwhile(page, held):
+def test_concurrent_queries_are_batched_without_blocking_images(page, held):
     texts = [f"a dog {number}" for number in range(40)]
     with ThreadPoolExecutor(len(texts)) as pool:
         answers = pages(pool, page, texts)
-        assert get(page, f"/picture?id={page.search.items[0].id}")[0] == 200, "while the model computes"
+        assert get(page, f"/picture?id={page.search.items[0].id}")[0] == 200, (
+            "images must be served meanwhile"
+        )
         assert soon(lambda: held.asked == len(texts))
         held.go.set()
         answers = [answer.result() for answer in answers]
@@ -66,11 +68,11 @@ def test_queries_at_once_are_answered_together_and_pictures_meanwhile(page, held
     htmls = [data.decode() for _, _, data in answers]
     assert all(f'value="{text}"' in html for text, html in zip(texts, htmls, strict=True))
     assert sorted(text for call in held.calls for text in call) == sorted(texts)
-    assert max(map(len, held.calls)) == Limits().max_batch, "what waited was answered together"
+    assert max(map(len, held.calls)) == Limits().max_batch, "waiting queries must form full batches"
     assert ids(htmls[7]) == [hit.id for hit in page.search.find(Query(text=texts[7]), 10)]
 
 
-def test_one_that_waits_too_long_is_refused_and_costs_no_more(trained, held):
+def test_timed_out_queries_are_refused_and_dropped(trained, held):
     with serving(trained, limits=Limits(patience=0.3)) as busy:
         with ThreadPoolExecutor(3) as pool:
             answers = pages(pool, busy, ["dog"])
@@ -80,4 +82,4 @@ def test_one_that_waits_too_long_is_refused_and_costs_no_more(trained, held):
         held.go.set()
         assert soon(lambda: get(busy, "/?q=a+cat")[0] == 200)
     others = [call for call in held.calls if call != ["a cat"]]
-    assert others == [["dog"]], "clients that left are not answered"
+    assert others == [["dog"]], "timed-out queries must not reach the model"

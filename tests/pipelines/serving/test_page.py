@@ -24,7 +24,7 @@ from polypool.pipelines.models.search import Query
 
 
 def send(server, data: bytes | None, *, body: bytes | None = None, kind: str = "", **fields: str):
-    """Send a form with a file as a browser does, or any body; return the status and the HTML."""
+    """Post a form with a file like a browser, or any body; return status and HTML."""
     files = None if data is None else {"file": ("a b.png", data, "image/png")}
     sent = {"content": body} if body else {"files": files or {"": b""}, "data": fields}
     headers = {"Accept": "text/html"} | ({"Content-Type": kind} if kind else {})
@@ -43,12 +43,12 @@ def file_of(server, number: int = 0) -> Path:
     return server.search.corpus.image_path(server.search.items[number])
 
 
-def test_a_text_gets_results_with_scores_and_pictures(page):
+def test_text_query_returns_hits_with_scores_and_images(page):
     hits = page.search.find(Query(text="a dog and a cat"), 10)
     status, html = text_page(page, q="a dog and a cat")
     assert (status, ids(html)) == (200, [hit.id for hit in hits])
     assert all(f"{hit.score:.4f}" in html and hit.caption in html for hit in hits)
-    assert "//" not in html + get(page, "/style.css")[2].decode(), "nothing is fetched from elsewhere"
+    assert "//" not in html + get(page, "/style.css")[2].decode(), "the page must not refer to other hosts"
     status, headers, data = get(page, f"/picture?id={hits[0].id}")
     assert (status, headers["Content-Type"]) == (200, "image/jpeg")
     with Image.open(io.BytesIO(data)) as image:
@@ -56,7 +56,7 @@ def test_a_text_gets_results_with_scores_and_pictures(page):
     assert ids(text_page(page, q="a dog and a cat", k=3)[1]) == [hit.id for hit in hits[:3]]
 
 
-def test_the_first_page_shows_what_can_be_chosen_and_an_item_gets_its_captions(page):
+def test_start_page_lists_items_that_can_be_queried(page):
     status, html = text_page(page)
     items = page.search.items
     assert (status, ids(html)) == (200, [item.id for item in items])
@@ -74,7 +74,7 @@ def test_the_first_page_shows_what_can_be_chosen_and_an_item_gets_its_captions(p
         {"page": "x"},
     ],
 )
-def test_a_query_without_sense_is_refused(page, query):
+def test_invalid_query_returns_400(page, query):
     status, html = text_page(page, **query)
     assert status == 400
     assert re.search('role="?alert', html)
@@ -87,13 +87,13 @@ def test_a_query_without_sense_is_refused(page, query):
         *(f"/picture?id={id}" for id in ("nope", "/etc/passwd", quote("../cells/manifest.json"))),
     ],
 )
-def test_nothing_outside_the_corpus_is_served(page, path):
+def test_paths_outside_corpus_return_404(page, path):
     status, _, data = get(page, path)
     assert status == 404
     assert b"root:" not in data
 
 
-def test_a_file_that_the_corpus_does_not_hold_is_no_picture(pictures_run, tmp_path):
+def test_item_path_outside_image_folder_returns_404(pictures_run, tmp_path):
     secret = tmp_path / "secret.png"
     Image.new("RGB", (8, 8)).save(secret)
     with serving(untrained(pictures_run)) as server:
@@ -104,7 +104,7 @@ def test_a_file_that_the_corpus_does_not_hold_is_no_picture(pictures_run, tmp_pa
         assert get(server, f"/picture?id={items[2].id}")[0] == 200
 
 
-def test_other_names_and_other_methods_are_refused_with_the_headers(page):
+def test_host_and_method_are_checked_and_security_headers_set(page):
     assert get(page, "/?q=dog", host="evil.example:80")[0] == 400
     assert get(page, "/?q=dog", host=f"localhost:{page.port}")[0] == 200
     assert get(page, "/", method="PUT")[0] == 405
@@ -119,7 +119,7 @@ def test_other_names_and_other_methods_are_refused_with_the_headers(page):
 
 
 @pytest.mark.parametrize("settings", [{"page": False}, {"search": False}])
-def test_there_is_no_page_where_none_is_wanted_or_nothing_is_searched(pictures_run, settings):
+def test_page_is_absent_when_disabled_or_without_search(pictures_run, settings):
     with serving(untrained(pictures_run), **settings) as server:
         assert get(server, "/")[1]["Content-Type"] == "application/json"
         for path in ("/style.css", "/picture?id=1"):
@@ -127,7 +127,7 @@ def test_there_is_no_page_where_none_is_wanted_or_nothing_is_searched(pictures_r
         assert get(server, "/", method="POST", body=b"x")[0] == 405
 
 
-def test_videos_play_a_few_frames_and_are_decoded_when_they_are_sent(clips):
+def test_videos_are_previewed_and_searched_by_upload(clips):
     status, html = text_page(clips, q="a dog")
     id = ids(html)[0]
     assert (status, f"/clip?id={id}" in html) == (200, True)
@@ -145,7 +145,7 @@ def answers_in(html: str, found: list[tuple[str, float]]) -> bool:
     return all(f"{100 * share:.1f}%</span> {answer}" in html for answer, share in found)
 
 
-def test_an_image_is_chosen_or_sent_and_a_question_answered(question_page):
+def test_questions_on_chosen_and_uploaded_images_are_answered(question_page):
     first, second = (ids(text_page(question_page, page=number)[1]) for number in (0, 1))
     assert (len(first), len(second)) == (24, 6)
     assert not set(first) & set(second)
@@ -166,7 +166,7 @@ def test_an_image_is_chosen_or_sent_and_a_question_answered(question_page):
     assert (status, "a text without a word" in html) == (400, True)
 
 
-def test_an_uploaded_picture_gets_the_captions_of_its_file(page):
+def test_uploaded_image_finds_same_captions_as_its_file(page):
     status, html = send(page, file_of(page).read_bytes())
     hits = page.search.find(Query(file=file_of(page)), 10)
     assert (status, ids(html)) == (200, [hit.id for hit in hits])
@@ -185,7 +185,7 @@ def test_an_uploaded_picture_gets_the_captions_of_its_file(page):
         ({"data": None, "body": b"x", "kind": "multipart/form-data; boundary=a"}, "Invalid multipart"),
     ],
 )
-def test_a_form_without_a_picture_is_refused(page, sent, message):
+def test_form_without_valid_image_is_refused(page, sent, message):
     status, html = send(page, **sent)
     assert (status, message in html) == (400, True), html
     assert "/proc" not in html
@@ -203,8 +203,8 @@ main()
 """
 
 
-@pytest.mark.slow  # a process; `infra/process/test_stopping.py` is of signals
-def test_ctrl_c_ends_it_while_it_computes_and_nothing_is_logged_of_queries(tmp_path):
+@pytest.mark.slow  # starts a process; `infra/process/test_stopping.py` tests signals
+def test_ctrl_c_stops_busy_server_and_queries_are_not_logged(tmp_path):
     (tmp_path / "model").mkdir()
     folder = export_run(with_pictures(tmp_path, train=8, val=4, test=4), tmp_path / "model")
     process = begin("-c", SERVE, str(folder), env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)})

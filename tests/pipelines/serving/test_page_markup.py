@@ -12,7 +12,7 @@ from polypool.pipelines.models.search import AnswerSearch
 
 EVIL = "\"><script>alert('dog')</script><img src=x onerror=alert(1)>&lt;{{ 7 * 7 }}' autofocus onfocus=alert(2) \u2028"
 USED = ("modality", "corpus", "store", "text_inputs", "visual_inputs", "probabilities")
-"""What is used of an adapter that answers."""
+"""Attributes that the page reads of a question-answering adapter."""
 KINDS = {
     "image": lambda folder: with_pictures(folder, train=8, val=4, test=4),
     "video": with_clips,
@@ -22,7 +22,7 @@ KINDS = {
 
 @pytest.fixture(scope="module", params=KINDS)
 def evil(request, tmp_path_factory):
-    """A page whose captions and answers are evil, and all ids but the first."""
+    """A page with `EVIL` in captions, answers and all ids but the first."""
     run = replace(KINDS[request.param](tmp_path_factory.mktemp(request.param)), recipe="<b>tiny</b>")
     trained = untrained(run)
     searched = trained.open_search()
@@ -42,8 +42,8 @@ def evil(request, tmp_path_factory):
 
 
 def is_text(html: str) -> bool:
-    """Whether nothing of `EVIL` became a tag, an attribute or the template's own."""
-    became = ("<script", "<img src=x", "'dog'", "lt;49", "' autofocus onfocus")  # 49 alone may be of a score
+    """Return whether no part of `EVIL` became a tag, an attribute or a template expression."""
+    became = ("<script", "<img src=x", "'dog'", "lt;49", "' autofocus onfocus")  # 49 may be part of a score
     return not any(found in html for found in became)
 
 
@@ -52,14 +52,14 @@ def is_text(html: str) -> bool:
     [{"q": EVIL}, {"id": EVIL}, {"id": EVIL, "q": "what?"}, {"page": EVIL}, {EVIL: EVIL}],
     ids=["text", "id", "question", "page", "name"],
 )
-def test_markup_in_an_address_is_text(evil, query):
+def test_markup_in_url_is_escaped(evil, query):
     status, html = text_page(evil, **query)
     assert status in (200, 400, 404)
     assert is_text(html)
     assert status != 200 or "&lt;b&gt;tiny" in html.partition("</title>")[0]
 
 
-def test_markup_in_what_is_found_is_text(evil):
+def test_markup_in_results_is_escaped(evil):
     searched = evil.search
     first, other = searched.items[0].id, searched.items[1].id
     if isinstance(searched, AnswerSearch):
@@ -67,8 +67,8 @@ def test_markup_in_what_is_found_is_text(evil):
     else:
         shown, found = text_page(evil, q="a dog"), text_page(evil, id=first)
     assert (shown[0], found[0]) == (200, 200)
-    assert other in ids(shown[1]), "the id is there, as text"
-    assert f"id={quote_plus(other)}" in shown[1], "and in the address of its picture"
-    assert escape(EVIL) in found[1], "so is the caption, or the answer"
+    assert other in ids(shown[1]), "ids must be shown as text"
+    assert f"id={quote_plus(other)}" in shown[1], "image URLs must contain the quoted id"
+    assert escape(EVIL) in found[1], "captions and answers must be escaped"
     assert is_text(shown[1])
     assert is_text(found[1])

@@ -14,7 +14,7 @@ TEXTS = ["a dog and a cat", "one car , tree", "a bird", "the horse beside the ho
 
 
 def sets(width: int, count: int = 5) -> list[np.ndarray]:
-    """Return sets of 1, 2, 3, ... elements."""
+    """Return feature sets of 1, 2, 3, ... elements."""
     return [np.random.default_rng(n).random((1 + n, width), dtype=np.float32) for n in range(count)]
 
 
@@ -26,7 +26,7 @@ def sets(width: int, count: int = 5) -> list[np.ndarray]:
     ],
     ids=lambda change: change.get("aggregator", "mean"),
 )
-def test_an_answer_is_the_same_whoever_is_answered_beside(words_run, of_run, change):
+def test_answers_do_not_depend_on_batch(words_run, of_run, change):
     service = of_run(replace(words_run, **change))
     asked = [ModelRequest(route="embed", features=x) for x in sets(service.described.features)]
     asked += [ModelRequest(route="embed", text=text) for text in TEXTS]
@@ -48,10 +48,10 @@ def test_an_answer_is_the_same_whoever_is_answered_beside(words_run, of_run, cha
     assert len(shape) == len(service.described.shape)
     assert all(said in (-1, is_there) for said, is_there in zip(service.described.shape, shape, strict=True))
     if change.get("aggregator") == "late":
-        assert shape[0] == 3, "zeros that fill a set up are no vectors"
+        assert shape[0] == 3, "padding must not be returned as vectors"
 
 
-def test_pairs_are_scored(words_run, of_run):
+def test_model_without_embeddings_scores_pairs(words_run, of_run):
     service = of_run(replace(words_run, aggregator="score_attention(heads=2)"))
     assert (service.described.routes, service.described.shape) == (["score", "search"], [])
     service.check()
@@ -61,7 +61,7 @@ def test_pairs_are_scored(words_run, of_run):
     assert score["score"] == pytest.approx(float(of_pair), abs=1e-5)
 
 
-def test_a_row_that_fails_spoils_none_beside_it(pictures, monkeypatch):
+def test_failed_row_does_not_affect_other_rows(pictures, monkeypatch):
     good, bad = ModelRequest(route="embed", text="a dog"), ModelRequest(route="embed", image=b"no picture")
     first, wrong, last = pictures.answer([good, bad, good])
     np.testing.assert_array_equal(first["embedding"], last["embedding"])
@@ -81,10 +81,10 @@ def test_a_row_that_fails_spoils_none_beside_it(pictures, monkeypatch):
     assert isinstance(wrong, FaultError)
 
 
-def test_where_the_corpus_is_elsewhere_there_is_no_search(words_run, of_run, tmp_path):
+def test_search_is_unavailable_without_corpus(words_run, of_run, tmp_path):
     here = of_run(words_run)
     assert here.described.routes == ["embed", "score", "search"]
-    assert "/" not in here.described.source, "where it lies is nobody's business"
+    assert "/" not in here.described.source, "the source must not be a path"
     assert (here.described.split, here.described.items) == ("test", 20)
     assert here.described.digests.keys() == {"corpus", "features"}
     (note,) = here.notes
@@ -95,7 +95,7 @@ def test_where_the_corpus_is_elsewhere_there_is_no_search(words_run, of_run, tmp
     run_json = f"{here.settings.source}/run.json"
     with open(run_json) as file:
         text = file.read()
-    Path(f"{here.settings.source}/digests.json").unlink()  # of the file as it was
+    Path(f"{here.settings.source}/digests.json").unlink()  # checksum of the original run.json
     with open(run_json, "w") as file:
         file.write(text.replace(words_run.data.corpus, str(tmp_path / "corpus")))
     elsewhere = Service.load(Settings(source=here.settings.source))

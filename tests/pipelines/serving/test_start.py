@@ -25,7 +25,7 @@ DIGEST = sha256(TOKEN.encode()).hexdigest()
 
 @pytest.fixture(autouse=True)
 def away(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """An empty home, no token, and no Ray."""
+    """Set an empty home and no token, and fail if Ray starts."""
 
     def no_ray(**_: object) -> None:
         raise AssertionError("Ray begins")
@@ -56,18 +56,18 @@ def refusal(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         (["x", "--token", TOKEN], "--token"),
     ],
 )
-def test_what_cannot_be_is_refused_before_ray_begins(words, message, capsys):
+def test_invalid_options_are_refused_before_ray_starts(words, message, capsys):
     assert message in refusal(words, capsys)
 
 
 def made(token_file: Path | None = None, **fields: object) -> Settings:
-    """Return the settings that a process with the model gets."""
+    """Return the settings that a replica receives."""
     place = Address(host="127.0.0.1", port=0)
     return complete(Settings(**{"source": "x", **fields}), place, token_file=token_file)
 
 
 @pytest.mark.parametrize("token", ["short", "a token of words with spaces", "ein-schlüssel-mit-umlaut"])
-def test_a_token_that_is_none_is_refused(token, tmp_path, monkeypatch, capsys):
+def test_invalid_token_is_refused(token, tmp_path, monkeypatch, capsys):
     file = tmp_path / "token"
     file.write_text(token + "\n")
     message = refusal(["x", "--token-file", str(file)], capsys)
@@ -77,7 +77,7 @@ def test_a_token_that_is_none_is_refused(token, tmp_path, monkeypatch, capsys):
     assert f"{start.TOKEN}: a token needs at least 16 ASCII characters" in refusal(["x"], capsys)
 
 
-def test_a_token_stays_here(tmp_path, monkeypatch):
+def test_settings_store_only_hash_of_token(tmp_path, monkeypatch):
     file = tmp_path / "token"
     file.write_text(f"{TOKEN}\n")
     assert made().token == ""
@@ -87,7 +87,7 @@ def test_a_token_stays_here(tmp_path, monkeypatch):
     assert TOKEN not in json.dumps(asdict(from_file))
 
 
-def test_replicas_are_told_what_was_typed(tmp_path, monkeypatch):
+def test_replica_settings_round_trip_with_resolved_paths(tmp_path, monkeypatch):
     found = made(split="val", limits=Limits(max_k=3), replicas=Replicas(replicas=2))
     assert from_plain(Settings, json.loads(json.dumps(asdict(found)))) == found
     assert (found.split, found.limits.max_k, found.replicas.replicas) == ("val", 3, 2)
@@ -100,7 +100,7 @@ def test_replicas_are_told_what_was_typed(tmp_path, monkeypatch):
     assert made(source="s3://bucket/model").source == "s3://bucket/model"
 
 
-def test_a_configuration_of_ray_serves_is_held_to_the_same_fields(monkeypatch):
+def test_ray_serve_config_is_validated_like_settings(monkeypatch):
     args = {"source": "x", "replicas": {"replicas": 2}, "limits": {"max_queued": 7}}
     for app in (application(args), build(from_plain(Settings, args))):
         replica = app._bound_deployment
@@ -115,14 +115,12 @@ def test_a_configuration_of_ray_serves_is_held_to_the_same_fields(monkeypatch):
 
 
 @pytest.mark.parametrize(("from_file", "cluster"), [(False, True), (True, False)])
-def test_replicas_inherit_no_token_and_the_terminal_shows_none(
-    from_file, cluster, tmp_path, monkeypatch, capsys
-):
+def test_token_is_hidden_from_replicas_and_terminal(from_file, cluster, tmp_path, monkeypatch, capsys):
     served: list[Settings] = []
 
     @contextmanager
     def begun(settings, place):
-        assert start.TOKEN not in os.environ, "what Ray starts would have it"
+        assert start.TOKEN not in os.environ, "Ray's processes must not inherit the token"
         served.append(settings)
         yield
 

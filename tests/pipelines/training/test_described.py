@@ -1,4 +1,4 @@
-"""Descriptions of a run in MLflow: its data sets, its source and its settings in words."""
+"""Metadata of a run in MLflow: data sets, name, source and description."""
 
 import json
 import sys
@@ -49,7 +49,7 @@ def inputs(home: Path, run_id: str) -> dict[str, SimpleNamespace]:
     return found
 
 
-def test_a_run_names_each_split_and_store_that_it_reads(home, run, trained):
+def test_mlflow_inputs_list_splits_and_feature_store(home, run, trained):
     found, tags = inputs(home, trained), shown(home, trained).data.tags
     splits = {name: found.get(f"tiny/{name}") for name in ("train", "val", "test", "features")}
     assert {f"tiny/{name}" for name in splits} == found.keys()
@@ -64,7 +64,7 @@ def test_a_run_names_each_split_and_store_that_it_reads(home, run, trained):
     assert inputs(home, trained)["tiny/test"].context == "test"
 
 
-def test_a_run_says_what_it_is_in_words_and_what_it_came_from(home, run, trained):
+def test_run_tags_contain_description_and_source(home, run, trained):
     tags = shown(home, trained).data.tags
     assert tags["mlflow.runName"] == f"mean, text max · image_text · {run.recipe} · features · seed 0"
     assert (tags["task"], tags["dataset"], tags["features"]) == ("image_text", "tiny", "features")
@@ -100,7 +100,7 @@ OWN = {"recipe": "image_text", "data": {"dataset": "mine"}}
         ),
     ],
 )
-def test_a_run_is_named_after_what_it_is_or_as_it_is_told(run, changes, name):
+def test_run_name_is_given_or_derived_from_settings(run, changes, name):
     assert Described.of(derive(run, **changes)).name == name
 
 
@@ -112,12 +112,12 @@ def test_a_run_is_named_after_what_it_is_or_as_it_is_told(run, changes, name):
         ("", "notebook.py"),
     ],
 )
-def test_the_source_of_a_run_has_no_slash_at_which_the_ui_cuts(command, name, monkeypatch):
+def test_source_tag_contains_no_slash(command, name, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["/home/me/notebook.py", "x"])
     assert source_tags(command)["mlflow.source.name"] == name
 
 
-def test_an_ensemble_reads_the_split_that_it_is_scored_on(home, run, monkeypatch):
+def test_ensemble_logs_scored_split_and_members(home, run, monkeypatch):
     RECIPES.names()
     monkeypatch.setitem(RECIPES._parts, "one", lambda: replace(run, recipe="one"))
     together = run_evaluation.start_ensemble(Ensemble(members=("one", "one"), protocol="whole"))
@@ -128,14 +128,14 @@ def test_an_ensemble_reads_the_split_that_it_is_scored_on(home, run, monkeypatch
     assert {shown(home, each).data.tags["mlflow.parentRunId"] for each in members} == {together}
 
 
-def test_a_place_in_object_storage_is_named_by_its_kind(home, run):
+def test_object_storage_input_has_source_type_s3(home, run):
     uri = tracking_uri(home)
     made = Tracker.start("places", uri=uri, home=home, name="n", tags={}, params=to_json(run))
     made.inputs([Source(name="far", digest="0" * 64, location="s3://bucket/coco", context="train")])
     assert inputs(home, made.run_id)["far"].at == ("s3", {"uri": "s3://bucket/coco"})
 
 
-def test_system_metrics_are_logged_where_they_are_asked_for(home, run, trained, monkeypatch):
+def test_system_metrics_are_logged_only_when_enabled(home, run, trained, monkeypatch):
     name = "system/cpu_utilization_percentage"
     assert not [metric for metric in shown(home, trained).data.metrics if metric.startswith("system/")]
     monkeypatch.setenv("MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING", "true")

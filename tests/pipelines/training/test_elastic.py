@@ -1,4 +1,4 @@
-"""Numbers of workers that change while a run is trained."""
+"""Elastic runs: numbers of workers that may change during training."""
 
 from dataclasses import replace
 from typing import Any
@@ -12,12 +12,12 @@ from polypool.tasks.run import Run
 
 
 def elastic_run(**changes: Any) -> Run:
-    """Return one of 42 samples in batches of 6, for 1, 2 or 3 workers."""
+    """Return a run of 42 samples in batches of 6, for 1, 2 or 3 workers."""
     run = toy_run(**changes)
     return replace(run, workers=3, min_workers=1, optim=replace(run.optim, batch=6, drop_last=False))
 
 
-def test_the_numbers_of_workers_are_those_that_share_a_batch_evenly():
+def test_worker_counts_divide_batch_evenly():
     run = elastic_run()
     assert (run.worker_counts, run.epoch_unit) == ((1, 2, 3), 6)
     assert replace(run, min_workers=2).worker_counts == (2, 3)

@@ -1,4 +1,4 @@
-"""Whole runs from video files: trained with LoRA, resumed, rebuilt, searched with a new clip."""
+"""Runs from video files, end to end: LoRA training, resume, reload, search with a new clip."""
 
 import json
 from dataclasses import replace
@@ -25,7 +25,7 @@ WORDS = "bigru(width=16, embedding=8, min_count=1, ends=False)"
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Run:
-    """A run on clips of one to five frames, at most three of them read."""
+    """A run on clips of one to five frames that reads at most three of them."""
     folder = tmp_path_factory.mktemp("clips")
     made = make_corpus(folder, images=folder / "clips", train=12, val=4, test=4)
     corpus = Corpus.open(folder / "corpus")
@@ -49,7 +49,7 @@ def run(tmp_path_factory) -> Run:
     )
 
 
-def test_a_run_from_clips_resumes_is_rebuilt_and_reads_new_ones(run, tmp_path):
+def test_video_run_resumes_reloads_and_searches_new_clips(run, tmp_path):
     run = replace(run, checkpoint_every=1)
     whole = trainer_of(run, tmp_path / "whole")
     before = {name: x.clone() for name, x in whole.model.state_dict().items()}
@@ -87,6 +87,6 @@ def test_a_run_from_clips_resumes_is_rebuilt_and_reads_new_ones(run, tmp_path):
             finder.find(Query(file=tmp_path / name, video=True), 3)
 
 
-def test_a_run_that_would_read_all_frames_is_refused_before_it_starts(run):
+def test_reading_every_frame_is_refused_before_training(run):
     with pytest.raises(InputError, match=r"--data.max-frames 0 has the visual encoder read every frame"):
         prepare(replace(run, data=replace(run.data, max_frames=0)))

@@ -1,4 +1,4 @@
-"""Settings that do not fit are refused before anything is tracked and before Ray starts."""
+"""Invalid settings are refused before tracking and Ray start."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ def questions(tmp_path_factory) -> Run:
     return make_questions(tmp_path_factory.mktemp("questions"))
 
 
-def test_what_fits_is_prepared(run, questions):
+def test_valid_settings_are_accepted(run, questions):
     assert prepare(run).run == run
     freeze = {"lr_factors": (("visual", 0.1),), "freeze": (("text.encoder", 1.0),)}
     assert prepare(derive(run, optim=freeze))
@@ -46,17 +46,17 @@ def test_what_fits_is_prepared(run, questions):
         ({"objective": "triplet(margin=-1)"}, "margin must be"),
     ],
 )
-def test_what_does_not_fit_is_refused_before_anything_starts(run, changes, message, new_home):
+def test_invalid_settings_are_refused_before_start(run, changes, message, new_home):
     with pytest.raises(InputError) as error:
         start(derive(run, **changes))
     assert message in str(error.value)
-    assert not [*new_home.iterdir()], "no store was made"
+    assert not [*new_home.iterdir()], "a refused run must not create a store"
 
 
 @pytest.mark.parametrize(
     ("changes", "flag"), [({"sample": "image"}, "sample 'image'"), ({"captions": 2}, "captions 2")]
 )
-def test_questions_have_no_use_for_how_captions_are_drawn(questions, changes, flag):
+def test_vqa_refuses_caption_sampling_options(questions, changes, flag):
     with pytest.raises(InputError, match=f"does not use --data.{flag}; leave it out"):
         prepare(derive(questions, data=changes))
 
@@ -71,13 +71,13 @@ def test_questions_have_no_use_for_how_captions_are_drawn(questions, changes, fl
         ({"train": 1}, "the training split has 1"),
     ],
 )
-def test_splits_that_cannot_be_scored_are_refused(sizes, message, tmp_path):
+def test_too_small_splits_are_refused(sizes, message, tmp_path):
     run = make_corpus(tmp_path, **sizes)
     with pytest.raises(InputError, match=message):
         prepare(run)
 
 
-def test_a_task_that_names_no_unused_settings_uses_all(run):
+def test_task_without_unused_list_uses_all_settings(run):
     run = replace(
         run, task="template_task:CaptionWord", objective="triplet", fusion="product", protocol="caption_word"
     )
@@ -91,9 +91,7 @@ def test_a_task_that_names_no_unused_settings_uses_all(run):
         ({"aggregator": "maen"}, "whole", "unknown aggregator 'maen'"),
     ],
 )
-def test_an_ensemble_is_refused_before_its_first_member_is_trained(
-    run, second, protocol, message, new_home, monkeypatch
-):
+def test_invalid_ensemble_is_refused_before_training(run, second, protocol, message, new_home, monkeypatch):
     RECIPES.names()
     for name, member in (("one", run), ("two", derive(run, **second))):
         monkeypatch.setitem(RECIPES._parts, name, lambda member=member: member)

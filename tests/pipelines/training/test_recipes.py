@@ -1,4 +1,4 @@
-"""Recipes with small parts, each part in one of them: trained two steps as on a GPU too, evaluated, drawn."""
+"""Recipes with small parts, which cover every part: training, GPU readiness, evaluation, figures."""
 
 import copy
 import json
@@ -31,11 +31,11 @@ PICTURES = {
     "coco_dive_region_bigru": {"variance.png", EXAMPLES, ATTENTION},
     "vqa2_scoreattn_k5": {"variance.png", "vqa_test_examples.html", ATTENTION},
 }
-"""Figures of some recipes, besides `pooling.png`."""
+"""Figures of some recipes, in addition to `pooling.png`."""
 
 
 def parts_of(run: Run) -> set[object]:
-    """Return the names of a run's parts, its pair of encoders and its form of data: what decides the code it runs."""
+    """Return what selects a run's code: names of its parts, encoders and form of data."""
     named = {name: Spec.parse(spec).name for name, spec in specs(run) if spec}
     encoders = tuple(named.get(name) for name in ("task", "visual", "text", "model", "cross", "adapt"))
     form = bool(run.data.features), bool(run.data.texts), run.data.sample
@@ -43,7 +43,7 @@ def parts_of(run: Run) -> set[object]:
 
 
 def covering() -> list[str]:
-    """Return recipes that have every part, in order: each has one that the recipes before it lack."""
+    """Return recipes that cover every part: each has one that earlier recipes lack."""
     found, seen = [], set[object]()
     for name in RUNS:
         parts = set() if name in JOINT else parts_of(RECIPES.get(name)())
@@ -74,7 +74,7 @@ def questions(tmp_path_factory, models) -> Run:
 @pytest.fixture(scope="module")
 def models(tmp_path_factory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("models")
-    clip = save_clip(folder / "clip", width=10, layers=12)  # as wide as the corpus's features
+    clip = save_clip(folder / "clip", width=10, layers=12)  # same width as the corpus's features
     bert, vit = save_bert(folder / "bert"), save_vit(folder / "vit")
     return {"bert": bert, "patches": vit, "clip_text": clip, "openai/clip-vit-base-patch32": clip}
 
@@ -89,7 +89,7 @@ def home(tmp_path_factory):
 
 
 def shrunk(run: Run, corpus: Run, models: dict[str, str]) -> Run:
-    if not run.data.corpus:  # a recipe for any data
+    if not run.data.corpus:  # the recipe names no corpus
         run = derive(run, data={"corpus": corpus.data.corpus, "features": corpus.data.features})
     asks, by_image = run.task_name == "vqa", run.data.sample == "image"
     stores = {name: getattr(run.data, name) and getattr(corpus.data, name) for name in ("features", "texts")}
@@ -107,7 +107,7 @@ def shrunk(run: Run, corpus: Run, models: dict[str, str]) -> Run:
 
 
 def gradient(adapter, model, batch) -> dict[str, torch.Tensor]:
-    """Return the loss of a step, and the gradients of the weights."""
+    """Return the loss and the weight gradients of one step."""
     torch.manual_seed(0)
     with drawn(Draws(seed=0, step=1, first=0, samples=8)):
         loss = adapter.loss(model.train(), batch, epoch=5.0)["loss"]
@@ -117,7 +117,7 @@ def gradient(adapter, model, batch) -> dict[str, torch.Tensor]:
 
 
 def assert_fit_for_a_gpu(adapter) -> None:
-    """Take the gradient of a step without any value of the device, and compare these ways with a CPU's."""
+    """Check that a step reads no values from the device, and that its GPU code path matches the CPU's."""
     model, batch = adapter.model(), adapter.data("train").batch(np.arange(8), seed=0, epoch=0)
     expected = gradient(adapter, copy.deepcopy(model), batch)
     with as_on_a_gpu():
@@ -129,7 +129,7 @@ def assert_fit_for_a_gpu(adapter) -> None:
 
 
 @pytest.mark.parametrize("name", JOINT)
-def test_a_joint_recipe_trains_each_of_its_tasks(name, corpus, questions, models, tmp_path):
+def test_joint_recipe_trains_each_task(name, corpus, questions, models, tmp_path):
     run = named_run(name)
     members = {
         key: shrunk(member, questions if member.task_name == "vqa" else corpus, models)
@@ -145,7 +145,7 @@ def test_a_joint_recipe_trains_each_of_its_tasks(name, corpus, questions, models
 
 
 @pytest.mark.parametrize("name", covering())
-def test_a_recipe_trains_two_steps_is_evaluated_and_drawn(name, corpus, questions, models, tmp_path):
+def test_recipe_trains_evaluates_and_draws_figures(name, corpus, questions, models, tmp_path):
     recipe = named_run(name)
     run = shrunk(recipe, questions if recipe.task_name == "vqa" else corpus, models)
     run = replace(run, figures=name in PICTURES)
@@ -164,7 +164,7 @@ def test_a_recipe_trains_two_steps_is_evaluated_and_drawn(name, corpus, question
         assert drawn_files == {"pooling.png", *PICTURES[name]}
 
 
-def test_every_recipe_is_complete_and_survives_json():
+def test_recipes_have_docstrings_and_round_trip_as_json():
     for name in RUNS:
         run = RECIPES.get(name)()
         assert run.recipe == name
@@ -173,7 +173,7 @@ def test_every_recipe_is_complete_and_survives_json():
 
 
 @pytest.mark.parametrize("name", ENSEMBLES)
-def test_an_ensemble_is_made_of_recipes_on_one_corpus(name):
+def test_ensemble_members_share_one_corpus(name):
     ensemble: Ensemble = RECIPES.get(name)()
     members = [RECIPES.get(member)() for member in ensemble.members]
     assert len(members) > 1

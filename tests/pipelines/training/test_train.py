@@ -1,4 +1,4 @@
-"""Training through Ray and MLflow, as a user does it."""
+"""End-to-end training with Ray and MLflow."""
 
 import json
 import os
@@ -41,13 +41,13 @@ pytestmark = pytest.mark.ray
 
 @pytest.fixture(scope="module")
 def run(home):
-    """A run on one core, whose weights then do not depend on where it is trained."""
+    """A run on one core, so that its weights do not depend on the machine."""
     return replace(make_corpus(home), cpus=1, figures=False)
 
 
 @pytest.fixture(scope="module")
 def finished(run) -> str:
-    """A run that nothing disturbed, trained without Ray."""
+    """An uninterrupted run, trained without Ray."""
     threads = torch.get_num_threads()
     run_id = start(run)
     assert torch.get_num_threads() == threads
@@ -56,13 +56,13 @@ def finished(run) -> str:
 
 @pytest.fixture
 def cluster(one_ray, monkeypatch):
-    """A cluster that RAY_ADDRESS names, where a run of one worker trains on Ray, too."""
+    """Point RAY_ADDRESS to a cluster, so that runs of one worker train on Ray, too."""
     monkeypatch.setenv("RAY_ADDRESS", "auto")
 
 
 @pytest.fixture
 def no_cluster(monkeypatch):
-    """In Ray's place, a session of two cores that starts no process."""
+    """Replace Ray by a session of two cores that starts no process."""
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     monkeypatch.setattr(training, "ray_session", lambda **_: nullcontext())
     monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 2.0})
@@ -81,8 +81,8 @@ def last_run(home: Path) -> RunRecord:
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)], ids=["here", "on Ray"])
-def test_a_run_is_tracked_whole_and_evaluated_again_to_the_same_numbers(workers, run, home, request):
-    if workers:  # or one where there is room for no more: Ray asks how many at every turn
+def test_run_is_tracked_and_reevaluation_matches(workers, run, home, request):
+    if workers:  # elastic: Ray may start one worker if no more fit
         request.getfixturevalue("one_ray")
         of = replace(run, workers=workers, min_workers=1)
         run_id = start(of)
@@ -102,7 +102,7 @@ def test_a_run_is_tracked_whole_and_evaluated_again_to_the_same_numbers(workers,
         assert found.metrics[name] == pytest.approx(record.metrics[f"whole/{name}"])
 
 
-def test_an_ensemble_is_the_mean_of_score_matrices(finished, run):
+def test_ensemble_averages_score_matrices(finished, run):
     members = [load(run_id) for run_id in (finished, keep_run(replace(run, seed=1)))]
     found = run_evaluation.evaluate(members, protocols=["whole"], split="test")[0]
     first, second = (m.adapter.scorer(m.model, "test")(slice(None), slice(None)) for m in members)
@@ -112,9 +112,7 @@ def test_an_ensemble_is_the_mean_of_score_matrices(finished, run):
 
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.slow
-def test_ray_restarts_a_killed_worker_and_the_run_ends_with_the_weights_of_an_undisturbed_one(
-    finished, run, home
-):
+def test_run_with_killed_workers_matches_uninterrupted_run(finished, run, home):
     markers = [str(home / f"killed {number}") for number in range(3)]
     objective = f"faulty:KilledOften(markers={markers!r}, epochs=[1.4, 3.4, 3.4])"
     with pytest.raises(RuntimeError, match="train resume"):
@@ -128,14 +126,14 @@ def test_ray_restarts_a_killed_worker_and_the_run_ends_with_the_weights_of_an_un
 
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.slow
-def test_an_error_of_the_input_is_not_tried_again(run, home):
+def test_input_errors_are_not_retried(run, home):
     with pytest.raises(InputError, match="the moon is in the wrong phase"):
         start(replace(run, aggregator="failing_aggregator:Refusing", retries=3))
     assert last_run(home).status == "FAILED"
 
 
 @pytest.mark.slow
-def test_a_killed_process_leaves_a_run_that_resumes_to_the_same_weights(finished, run, home):
+def test_killed_process_resumes_to_same_weights(finished, run, home):
     objective = f"faulty:KilledOften(markers={[str(home / 'ended')]!r}, epochs=[3.4])"
     disturbed = replace(run, objective=objective, checkpoint_every=2, experiment="killed")
     (home / "disturbed.json").write_text(json.dumps(to_json(disturbed)))
@@ -153,7 +151,7 @@ def test_a_killed_process_leaves_a_run_that_resumes_to_the_same_weights(finished
 
 
 @pytest.mark.parametrize("place", ["here", pytest.param("cluster", marks=pytest.mark.slow)])
-def test_sigterm_leaves_a_checkpoint_with_which_the_run_goes_on(place, finished, run, home, capfd, request):
+def test_sigterm_saves_checkpoint_that_resumes_to_same_weights(place, finished, run, home, capfd, request):
     if place == "cluster":
         request.getfixturevalue(place)
     for earlier in (home / "runs" / "stopped", *home.glob("runs/*/stop")):
@@ -178,9 +176,7 @@ def test_sigterm_leaves_a_checkpoint_with_which_the_run_goes_on(place, finished,
 
 
 @pytest.mark.parametrize("place", ["here", pytest.param("cluster", marks=pytest.mark.slow)])
-def test_sigterm_when_only_the_last_scores_are_left_does_not_undo_the_run(
-    place, finished, run, home, request
-):
+def test_sigterm_at_end_of_training_lets_run_finish(place, finished, run, home, request):
     if place == "cluster":
         request.getfixturevalue(place)
     for earlier in (home / "runs" / "stopped", *home.glob("runs/*/stop")):
@@ -195,7 +191,7 @@ def test_sigterm_when_only_the_last_scores_are_left_does_not_undo_the_run(
     assert same_weights(best_weights(run_id), best_weights(finished))
 
 
-def test_a_run_that_is_stopped_while_it_draws_its_figures_is_finished(run, home, monkeypatch, capfd):
+def test_run_stopped_while_drawing_figures_is_finished(run, home, monkeypatch, capfd):
     def stopped(*_: object) -> None:
         raise Stopped
 
@@ -220,7 +216,7 @@ def test_a_run_that_is_stopped_while_it_draws_its_figures_is_finished(run, home,
     ids=["asked to stop", "its sweep is over", "not asked to", "Ray ended"],
 )
 @pytest.mark.usefixtures("no_cluster")
-def test_the_end_of_workers_is_a_failure_unless_the_run_was_asked_to_stop(
+def test_lost_workers_fail_run_unless_stop_was_requested(
     asked, error, raised, state, run, home, tmp_path, monkeypatch
 ):
     stop = tmp_path / "sweep" / "stop"
@@ -238,7 +234,7 @@ def test_the_end_of_workers_is_a_failure_unless_the_run_was_asked_to_stop(
 
 
 @pytest.mark.slow
-def test_ctrl_c_leaves_no_process_behind_and_says_what_to_type(run, home):
+def test_ctrl_c_ends_all_processes_and_prints_resume_command(run, home):
     endless = replace(run, workers=2, optim=replace(run.optim, epochs=10**6))
     tracker = Tracker.start("stopped", uri=tracking_uri(home), home=home, name="n", tags=tags(run), params={})
     tracker.json("run.json", to_json(endless))
@@ -269,7 +265,7 @@ def samples(folder: Path) -> int:
     return json.loads(last.read_text())["samples"]
 
 
-def test_a_finished_run_is_left_as_it_is(finished, home, capsys):
+def test_resume_of_finished_run_changes_nothing(finished, home, capsys):
     (before,) = [r for r in find_runs(tracking_uri(home), "polypool") if r.run_id == finished]
     show(*train(Resume(run_id=finished)))
     said = capsys.readouterr().out
@@ -290,7 +286,7 @@ def test_more_workers_than_cores_are_refused(run):
         ("another fault", RuntimeError, "another fault"),
     ],
 )
-def test_a_machine_that_is_too_busy_for_ray_is_one_line(why, kind, message, monkeypatch):
+def test_ray_startup_timeout_is_reported_as_overload(why, kind, message, monkeypatch):
     def fail(**_: object) -> None:
         raise RuntimeError(why)
 
@@ -304,7 +300,7 @@ def test_a_machine_that_is_too_busy_for_ray_is_one_line(why, kind, message, monk
     ("address", "message"),
     [("http://127.0.0.1:8265", "ray job submit"), ("127.0.0.1:9", "no Ray cluster answers")],
 )
-def test_a_job_server_or_a_dead_address_is_no_cluster(address, message, monkeypatch):
+def test_ray_address_without_cluster_is_refused(address, message, monkeypatch):
     monkeypatch.setattr("ray.is_initialized", lambda: False)
     monkeypatch.setenv("RAY_ADDRESS", address)
     with pytest.raises(InputError, match=message), ray_session():

@@ -1,4 +1,4 @@
-"""One and two workers: the same training, but for rounding."""
+"""Training with one and two workers agrees up to rounding."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from polypool.pipelines.recipes.load import derive
 
 
 def trained(folder: str, objective: str) -> None:
-    """Train 40 steps in float64, with dropout; rank 0 leaves the losses and the weights."""
+    """Train 40 steps in float64, with dropout; rank 0 saves losses and weights."""
     torch.set_default_dtype(torch.float64)
     (here := Path(folder) / f"{world()}-{rank()}").mkdir()
     text = "bigru(width=32, embedding=16, min_count=1, dropout=0.2)"
@@ -35,7 +35,7 @@ def trained(folder: str, objective: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("objective", ["triplet", "infonce"])
-def test_what_two_workers_do_differently_from_one_is_rounding(tmp_path, objective):
+def test_two_workers_match_one_up_to_rounding(tmp_path, objective):
     for count in (1, 2):
         run_workers(trained, str(tmp_path), objective, world=count)
     (one, weights), (two, others) = (torch.load(tmp_path / f"{count}.pt") for count in (1, 2))

@@ -12,7 +12,7 @@ def read(folder: Path, *lines: str) -> list[tuple[str, ...]]:
     return [values for _, values in read_csv(path, columns=("text", "id"))]
 
 
-def test_values_come_in_the_order_that_is_asked_for(tmp_path):
+def test_csv_values_follow_requested_column_order(tmp_path):
     rows = read(tmp_path, "k1,v1,a cat", "", 'k2, v2 ,"a ""cat"", and a dog"', 'k3,v3,he said "no"', "k4,v4,")
     assert rows == [("a cat", "v1"), ('a "cat", and a dog', "v2"), ('he said "no"', "v3"), ("", "v4")]
 
@@ -27,7 +27,7 @@ def test_values_come_in_the_order_that_is_asked_for(tmp_path):
         ("k2,v2," + "x" * 200_000, "field larger than field limit"),
     ],
 )
-def test_a_damaged_row_is_named(tmp_path, bad, why):
+def test_damaged_csv_row_is_refused(tmp_path, bad, why):
     good = [f"k{number},v{number},text {number}" for number in range(8)]
     with pytest.raises(InputError, match=why):
         read(tmp_path, *good[:2], bad, *good[2:])
@@ -42,7 +42,7 @@ def test_a_damaged_row_is_named(tmp_path, bad, why):
         ('id,"text', "perhaps a quote is not closed"),
     ],
 )
-def test_a_header_that_is_another(tmp_path, header, message):
+def test_wrong_csv_header_is_refused(tmp_path, header, message):
     (tmp_path / "f.csv").write_text(f"{header}\n1,2\n")
     with pytest.raises(InputError, match=message):
         list(read_csv(tmp_path / "f.csv", columns=("id", "text")))
@@ -63,7 +63,7 @@ LARGE = HEADER.replace("2, 4", "4611686018427387904, 4")
         HEADER.replace("<f4", "|V4").replace("2, 4", "1,"),
     ],
 )
-def test_a_damaged_header_of_an_array_ends_in_one_message(tmp_path, header):
+def test_damaged_npy_header_is_refused(tmp_path, header):
     path = tmp_path / "x.npy"
     text = header.encode() + b"\n"
     path.write_bytes(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + bytes(32))

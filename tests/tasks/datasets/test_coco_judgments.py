@@ -1,4 +1,4 @@
-"""The files of Crisscrossed Captions and ECCV Caption, and runs that are evaluated by them, beside plain recall."""
+"""Readers of Crisscrossed Captions and ECCV Caption, and evaluation of runs by their protocols."""
 
 import csv
 from collections.abc import Callable
@@ -29,7 +29,7 @@ DIRECTIONS = ("i2t", "t2i", "t2t", "i2i")
 MADE = ("whole", "small-cxc", "small-eccv")
 
 
-def test_the_official_files_of_the_validation_split_have_the_known_counts(shared, capsys):
+def test_cxc_validation_files_have_published_counts(shared, capsys):
     ratings = read_cxc(shared / "data" / "cxc", "val")
     assert (len(ratings.sits), len(ratings.sts), len(ratings.sis)) == (44722, 44009, 42767)
     assert capsys.readouterr().out == ""
@@ -45,14 +45,14 @@ def test_the_official_files_of_the_validation_split_have_the_known_counts(shared
     assert [len(counts[direction]) for direction in DIRECTIONS] == [5000, 25000, 25000, 5000]
     assert answers.unknown == 0
     assert np.count_nonzero(ratings.sits.rating_P >= 3.0) == 37254
-    assert counts["t2i"].sum() == 37254 + 38  # 38 of COCO's own pairs are rated lower and stay right answers
+    assert counts["t2i"].sum() == 37254 + 38  # 38 of COCO's own pairs are rated lower but stay positives
     assert counts["t2t"].sum() == 25000 * 4 + 2 * 1092
     assert np.count_nonzero(counts["i2i"]) == 4927
     one_way = ratings.sis.first_P[ratings.sis.rating_P >= 2.5]
     assert len(np.unique(one_way)) == 4718
 
 
-def test_ids_and_counts_of_both_forms(tmp_path, capsys):
+def test_readers_parse_ids_and_report_wrong_counts(tmp_path, capsys):
     sits, sts = (caption(648388), image(391895), "1.8"), (caption(1), caption(22), 5)
     write_csvs(tmp_path, sits=[sits], sts=[sts], sis=[(image(42), image(7), 0)])
     write_eccv(tmp_path, image_to_caption={7: [11, 12, 11]}, caption_to_image={11: [7]})
@@ -69,7 +69,7 @@ def test_ids_and_counts_of_both_forms(tmp_path, capsys):
     assert f"{tmp_path}: not as many as published (ECCV Caption): image_to_caption 2 of 22,550 pairs" in told
 
 
-def test_the_package_has_as_many_answers_as_published(capsys):
+def test_eccv_package_has_published_query_counts(capsys):
     if find_spec("eccv_caption") is None:
         pytest.skip("not installed (pip install 'polypool[eccv]')")
     read = read_eccv(None)
@@ -92,7 +92,7 @@ PAIR = f"{image(1)},{image(2)}"
         (f"{HEADER}{PAIR},51,made\n", "expected a number from 0 to 5"),
     ],
 )
-def test_a_bad_file_of_ratings_is_named_with_its_line(tmp_path, text, message):
+def test_bad_cxc_file_error_names_path_and_line(tmp_path, text, message):
     write_csvs(tmp_path, sits=[(caption(1), image(1), 3)], sts=[(caption(1), caption(2), 3)])
     refuses(lambda: read_cxc(tmp_path, "test"), tmp_path / "sis_test.csv", text, message)
 
@@ -111,20 +111,20 @@ def test_a_bad_file_of_ratings_is_named_with_its_line(tmp_path, text, message):
         ('{"7": [-1]}', "query 7 has"),
     ],
 )
-def test_a_bad_file_of_answers_is_named(tmp_path, text, message):
+def test_bad_eccv_file_error_names_path(tmp_path, text, message):
     write_eccv(tmp_path, image_to_caption={7: [11]}, caption_to_image={11: [7]})
     refuses(lambda: read_eccv(tmp_path), tmp_path / "eccv_image_to_caption.json", text, message)
 
 
 def refuses(read: Callable[[], object], path: Path, text: str | None, message: str) -> None:
-    """Write a file, or take it away, and read it."""
+    """Write or delete a file, then check that reading it fails with a message that names it."""
     path.unlink() if text is None else path.write_text(text)
     with pytest.raises(InputError, match=message) as raised:
         read()
     assert str(path) in str(raised.value)
 
 
-def test_without_package_and_folder_the_message_names_the_extra(monkeypatch):
+def test_missing_package_message_names_the_extra(monkeypatch):
     monkeypatch.setattr("polypool.tasks.datasets.coco_judgments.find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"pip install 'polypool\[eccv\]', or name a folder"):
         eccv_files(None)
@@ -135,7 +135,7 @@ IDS = [str(i) for i in range(64, 84)]
 
 @pytest.fixture(scope="module", autouse=True)
 def protocols():
-    """Protocols of both kinds that fit a small split."""
+    """Register protocols of both kinds that fit a small split."""
     with pytest.MonkeyPatch.context() as patch:
         for name, right in (("small-cxc", "cxc"), ("small-eccv", "eccv")):
             patch.setitem(PROTOCOLS, name, ScoringProtocol(name=name, about="", right=right))
@@ -144,7 +144,7 @@ def protocols():
 
 @pytest.fixture(scope="module")
 def run(home):
-    """A run on captions with ids, and the ratings and right answers of its test split."""
+    """Return a run on captions with ids; write ratings and right answers for its test split."""
     made = make_corpus(home)
     corpus = Corpus.open(made.data.corpus)
     items = [item for split in corpus.splits for item in corpus.items(split)]
@@ -157,7 +157,7 @@ def run(home):
         sts=[(caption(f"{IDS[0]}0"), caption(f"{IDS[5]}1"), 4)],
         sis=[(image(IDS[0]), image(IDS[2]), 2.5)],
     )
-    write_eccv(  # an item and the three after it are alike, and a third caption is none of the run's
+    write_eccv(  # each item matches itself and the next three; the run does not use third captions
         home / "alike",
         image_to_caption={
             IDS[at]: [int(f"{IDS[at + n]}{k}") for n in range(4) for k in range(2 + (n == 0))]
@@ -169,7 +169,7 @@ def run(home):
     return replace(made, data=replace(made.data, corpus="named"), task=task, experiment="judged")
 
 
-def test_a_split_without_ratings_and_captions_without_ids_are_refused(home, run):
+def test_missing_ratings_or_caption_ids_are_refused(home, run):
     adapter = TASKS.build(run.task, run)
     with pytest.raises(
         InputError, match=r"'coco-5k-cxc' is defined on 5,000 items.*fit it: whole, distinct, small-cxc, "
@@ -188,7 +188,7 @@ def test_a_split_without_ratings_and_captions_without_ids_are_refused(home, run)
             adapter.evaluate(adapter.model(), "test", f"small-{right}")
 
 
-def test_protocols_stand_side_by_side_and_are_compared(home, run):
+def test_protocols_are_compared_side_by_side(home, run):
     run_id = keep_run(run)
     words = (word for name in MADE for word in ("--protocol", name))
     code, shown, error = called("evaluate", run_id, *words)
@@ -210,7 +210,7 @@ def test_protocols_stand_side_by_side_and_are_compared(home, run):
     assert float(lines["chance rsum"][0]) > 0
     assert (logged["small-eccv/i2t/queries"], logged["small-eccv/t2i/queries"]) == (12, 9)
     assert logged["small-cxc/i2i/skipped"] == 18
-    assert logged["small-cxc/unknown_ratings"] == 1  # of a third caption, and the run uses two
+    assert logged["small-cxc/unknown_ratings"] == 1  # rates a third caption; the run uses two
     with np.load(trained.tracker.download("per_query") / "small-cxc.npz", allow_pickle=False) as kept:
         assert [len(kept[f"{direction}_rank"]) for direction in DIRECTIONS] == [20, 40, 40, 20]
     alone = run_evaluation.evaluate([trained], protocols=["small-eccv"], split="test")[0]
@@ -237,7 +237,7 @@ def test_protocols_stand_side_by_side_and_are_compared(home, run):
     for direction, missed_Q in missed.items():
         found = [row for row in rows if row["direction"] == direction]
         assert len(found) == missed_Q.sum() == logged[f"small-eccv/{direction}/false_negatives"]
-    for row in rows:  # alike, and not COCO's own
+    for row in rows:  # only matches beyond COCO's own pairs
         of_image, of_caption = (row["query"], row["found"])[:: 1 if row["direction"] == "i2t" else -1]
         assert of_caption[:-1] != of_image
     assert rows

@@ -37,7 +37,7 @@ KINDS = pytest.mark.parametrize(
 )
 
 
-def test_items_come_back_in_order(tmp_path, monkeypatch):
+def test_items_are_read_in_written_order(tmp_path, monkeypatch):
     monkeypatch.setattr(Corpus, "batch", 40)
     given = [
         item(f"one {i}", f"two {i}", id=str(i), split="val" if i % 3 else "train", path=f"{i}.jpg")
@@ -68,7 +68,7 @@ def test_skipped_rows_are_counted_and_listed(tmp_path):
     assert {"where": "id a, caption 2", "why": "a caption that is empty"} in listed
 
 
-def test_a_failure_half_way_leaves_the_old_corpus(tmp_path, monkeypatch):
+def test_failed_write_keeps_the_old_corpus(tmp_path, monkeypatch):
     monkeypatch.setattr(Corpus, "batch", 4)
     write_corpus(tmp_path, [item()], source={})
 
@@ -81,7 +81,7 @@ def test_a_failure_half_way_leaves_the_old_corpus(tmp_path, monkeypatch):
     assert Corpus.open(tmp_path).items("train") == [item()]
 
 
-def test_an_id_may_be_in_both_test_splits_but_not_twice(tmp_path):
+def test_only_test_splits_may_share_question_ids(tmp_path):
     given = [question(answers=("b",)), question(answers=("b",), split="val")]
     given += [question(id="c", image_id="2", split=split) for split in ("test2015", "test-dev", "test-dev")]
     summary = write_questions(tmp_path, given, source={}, tolerance=Tolerance(allow_skipped=True))
@@ -93,7 +93,7 @@ def test_an_id_may_be_in_both_test_splits_but_not_twice(tmp_path):
     assert opened.ids.to_pylist() == ["1", "2"]
 
 
-def test_a_folder_has_one_corpus(tmp_path):
+def test_folder_with_two_corpora_is_refused(tmp_path):
     write_corpus(tmp_path, [item()], source={})
     assert open_corpus(tmp_path).items("train") == [item()]
     with pytest.raises(InputError, match=r"corpus\.json: no such file"):
@@ -103,7 +103,7 @@ def test_a_folder_has_one_corpus(tmp_path):
         open_corpus(tmp_path)
 
 
-def test_a_caption_of_two_splits(tmp_path):
+def test_captions_shared_by_splits_are_flagged(tmp_path):
     captions = {
         "train": [("a cat", "a dog", "twice", "twice"), ("twice",)],
         "val": [("a  cat", "a bird")],
@@ -128,14 +128,14 @@ def test_a_caption_of_two_splits(tmp_path):
     assert not (tmp_path / "corpus.warnings.jsonl").exists()
 
 
-def test_a_picture_of_two_splits_by_its_bytes(tmp_path):
+def test_identical_images_in_two_splits_are_detected(tmp_path):
     long = bytes(19_999) + b"!"
     other_end, other_middle = long[:-1] + b"?", long[:10_000] + b"?" + long[10_001:]
     contents = {"a": long, "b": long, "c": other_end, "d": other_middle}
     contents |= {"e": b"short", "f": b"trohs", "g": b"short", "empty1": b"", "empty2": b""}
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)
-    os.mkfifo(tmp_path / "pipe")  # never opened: that would wait for ever
+    os.mkfifo(tmp_path / "pipe")  # must not be opened: opening it would block forever
     train = ("a", "c", "e", "empty1", "pipe", "gone")
     names = [*contents, "pipe", "gone"]
     items = [item(name, id=name, split="train" if name in train else "test", path=name) for name in names]
@@ -145,7 +145,7 @@ def test_a_picture_of_two_splits_by_its_bytes(tmp_path):
     assert caught.value.exit_code == 2
 
 
-def test_a_question_about_an_image_of_two_splits(tmp_path):
+def test_question_images_shared_by_splits_are_flagged(tmp_path):
     for name in ("7.png", "8.png"):
         (tmp_path / name).write_bytes(b"seven")
     asked = [("train", "7.png")] * 2 + [("test", "7.png")] * 2 + [("test", "8.png")]
@@ -161,7 +161,7 @@ def test_a_question_about_an_image_of_two_splits(tmp_path):
 
 
 @KINDS
-def test_a_split_or_an_image_that_is_not_there(kind, write, row, tmp_path):
+def test_missing_split_or_image_is_refused(kind, write, row, tmp_path):
     write(tmp_path, [row(), row("b", id="b", split="val"), row("c", id="c", split="val")], source={})
     opened = kind.open(tmp_path)
     message = rf"no {kind.units[0]} in the split 'test'; there are train \(1\), val \(2\)"
@@ -173,7 +173,7 @@ def test_a_split_or_an_image_that_is_not_there(kind, write, row, tmp_path):
 
 
 @KINDS
-def test_nothing_usable_or_a_damaged_corpus_is_refused(kind, write, row, tmp_path):
+def test_empty_or_damaged_corpus_is_refused(kind, write, row, tmp_path):
     with pytest.raises(InputError, match=r"nothing usable was found; skipped [12]:\n"):
         write(tmp_path, [row("")], source={})
     assert list(tmp_path.iterdir()) == []
@@ -196,7 +196,7 @@ def test_nothing_usable_or_a_damaged_corpus_is_refused(kind, write, row, tmp_pat
             kind.open(tmp_path)
 
 
-def test_each_file_has_its_digest(tmp_path):
+def test_digests_are_computed_from_image_files(tmp_path):
     (tmp_path / "a.png").write_bytes(b"one")
     names = ("a.png", "gone.png", "a.png", *(f"{n}.png" for n in range(70)))
     for name in names[3:]:
@@ -228,7 +228,7 @@ def test_captions_are_cleaned_and_odd_ones_flagged():
 
 
 @pytest.mark.parametrize("path", ["../secret.jpg", "a/../../secret.jpg", "/etc/hostname"])
-def test_a_path_that_leaves_the_folder_is_refused(tmp_path, path):
+def test_path_outside_image_folder_is_refused(tmp_path, path):
     (tmp_path / "images").mkdir()
     (tmp_path / "secret.jpg").touch()
     (left,) = QuestionCorpus.clean(question(path=path, split="test"), images=tmp_path / "images")
@@ -249,12 +249,12 @@ def test_a_path_that_leaves_the_folder_is_refused(tmp_path, path):
         ({"caption_ids": ("1", "2")}, "another number of captions than of their ids"),
     ],
 )
-def test_an_item_that_cannot_be_written_is_skipped(changes, why):
+def test_invalid_item_is_skipped(changes, why):
     (left,) = Corpus.clean(item(**changes))
     assert left.why == why
 
 
-def test_captions_questions_and_answers_that_are_no_text_are_skipped():
+def test_non_text_captions_questions_and_answers_are_skipped():
     *odd, last = Corpus.clean(item(0.5, "a dog", "\x07\x81", caption_ids=("1", "a\x00b", "3")))
     assert [(each.where, each.why) for each in (*odd, last)] == [
         ("id a, caption 1", "a caption that is not a string"),
@@ -273,11 +273,11 @@ def test_captions_questions_and_answers_that_are_no_text_are_skipped():
 
 
 @pytest.mark.parametrize("make", [make_corpus, make_questions])
-def test_only_files_of_the_corpus_are_named(make, tmp_path):
+def test_media_file_returns_only_files_of_the_corpus(make, tmp_path):
     images = tmp_path / "images"
     corpus = open_corpus(make(tmp_path, images=images).data.corpus)
     item = corpus.items("test")[0]
-    assert media_file(corpus, item) is None, "it is gone"
+    assert media_file(corpus, item) is None, "a missing file must give None"
     images.mkdir(exist_ok=True)
     for path in (images / "inside.png", tmp_path / "secret.png", images / item.path):
         Image.new("RGB", (9, 9)).save(path)

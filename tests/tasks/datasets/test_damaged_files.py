@@ -1,4 +1,4 @@
-"""Damaged files of every form: cases in which fuzzing once found a traceback, a hang or wrong numbers."""
+"""Damaged files of every format: cases where fuzzing once found a traceback, a hang or wrong numbers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WORD = re.compile(rb'"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?')
 
 
 def instead(value: str):
-    """Return a damage that puts a value in the place of a text or number in the middle of a file."""
+    """Return a function that replaces a string or number in the middle of a file by a value."""
 
     def damaged(data: bytes) -> bytes:
         words = [*WORD.finditer(data)] or [re.search(b"", data)]
@@ -39,11 +39,11 @@ CASES = {
 
 
 BINARY = ("cut", "empty", "deep", "bytes")
-"""The cases for files without words."""
+"""The cases for binary files."""
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_damage_is_counted_or_ends_in_one_message(form, tmp_path, monkeypatch):
+def test_damaged_files_cause_no_traceback(form, tmp_path, monkeypatch):
     make, files, action = FORMS[form]
     (tmp_path / "whole").mkdir()
     make(tmp_path / "whole")

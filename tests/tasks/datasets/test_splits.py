@@ -1,4 +1,4 @@
-"""Random splits, and the counts of published ones."""
+"""Random splits, and the counts of published splits."""
 
 from collections import Counter
 
@@ -6,7 +6,7 @@ from polypool.tasks.datasets import splits as counts
 from polypool.tasks.datasets.splits import MSRVTT, MSRVTT_1KA, RandomSplits, compare_counts
 
 
-def test_the_counts_that_papers_print_add_up():
+def test_published_split_counts_add_up():
     assert sum(counts.COCO.splits.values()) == 123_287
     assert counts.COCO.captions == 414_113 + 202_654  # train2014 and val2014
     assert sum(counts.FLICKR30K.splits.values()) == 31_014
@@ -18,7 +18,7 @@ def test_the_counts_that_papers_print_add_up():
     assert sum(sum(each.splits.values()) for each in counts.CXC.values()) == 267_095
 
 
-def test_counts_as_published_and_not():
+def test_compare_counts_reports_match_or_difference():
     whole = {"train": 6513, "val": 497, "test": 2990}
     assert compare_counts([MSRVTT], whole, captions=200_000) == "as many as published: MSR-VTT, full splits"
     assert compare_counts([MSRVTT], whole | {"test": 2989}, captions=199_980) == (
@@ -31,7 +31,7 @@ def test_counts_as_published_and_not():
     assert "1k-A with 9k training videos): test 993 of 1,000 items, 180,993 of 181,000 captions" in told
 
 
-def test_a_division_depends_on_ids_and_seed_alone():
+def test_random_split_depends_only_on_ids_and_seed():
     ids = [f"item {n}" for n in range(100)]
 
     def divide(ids, shares, *, seed):

@@ -13,7 +13,7 @@ CLOSE = {"rtol": 1e-9, "atol": 1e-9}
 
 
 @pytest.mark.parametrize("aggregator", ["attention", "pie(k=2)"])
-def test_padding_and_batch_mates_change_nothing(aggregator):
+def test_scores_ignore_padding_and_batch_mates(aggregator):
     model, numbers = model_of(aggregator=aggregator), [0, 1, 4, 6, 11]
     together = model.score_batch(batch_of(numbers)).sim_VT
     for row, number in enumerate(numbers):
@@ -29,7 +29,7 @@ def test_padding_and_batch_mates_change_nothing(aggregator):
     torch.testing.assert_close(model.score_batch(wide).sim_VT, together, **CLOSE)
 
 
-def test_k_vectors_are_layer_normed_each_and_their_mean_is_the_root():
+def test_mean_of_k_sentence_vectors_is_the_graph_root():
     model, batch = model_of(aggregator="pie(k=2)"), batch_of([0, 3, 8])
     word_BLD, mask_BL = model.text.encoder(batch["text"], batch["text_mask"])
     vector_BKD = model.text.aggregator(word_BLD, mask_BL).vectors
@@ -43,7 +43,7 @@ def test_k_vectors_are_layer_normed_each_and_their_mean_is_the_root():
     torch.testing.assert_close(sim_VT, model.similarity(model.encode_visual(batch).vectors, text.vectors))
 
 
-def test_a_batch_without_a_verb_reaches_every_weight():
+def test_batch_without_verbs_gives_every_weight_a_gradient():
     """DDP waits for a gradient of each weight, even a zero one."""
     model, batch = model_of(aggregator="gpo").train(), batch_of([0, 1, 2, 5])
     batch["text_spans"][:, :2] = False
@@ -58,14 +58,14 @@ def test_a_batch_without_a_verb_reaches_every_weight():
 
 
 def made_up(dtype: torch.dtype = torch.float64) -> tuple[PaddedSets, Tensor, Tensor]:
-    """Videos of 1 to 5 frames and texts of 0 to 4 phrases; zeros, opposites, repeats, and noise under the masks."""
+    """Return videos of 1 to 5 frames and texts of 0 to 4 phrases, with zeros, opposites and noisy padding."""
     generator = torch.Generator().manual_seed(0)
     x_VFD = torch.randn(6, 5, 7, generator=generator, dtype=torch.float64)
     phrase_TPD = torch.randn(5, 4, 7, generator=generator, dtype=torch.float64)
     size_V = torch.tensor([5, 1, 3, 4, 2, 2])
     used_TP = torch.tensor([[1, 1, 1, 1], [0, 0, 0, 0], [0, 1, 0, 1], [1, 0, 0, 0], [1, 1, 0, 0]]).bool()
     x_VFD[2, 1] = 0  # a frame of zeros among others
-    x_VFD[4, :2] = 0  # a video of nothing else
+    x_VFD[4, :2] = 0  # a video of zeros only
     x_VFD[3, :4] = -phrase_TPD[3, 0].abs() - 0.1  # all cosines with this phrase are negative
     phrase_TPD[3, 0] = phrase_TPD[3, 0].abs()
     phrase_TPD[4, 1] = 0
@@ -75,7 +75,7 @@ def made_up(dtype: torch.dtype = torch.float64) -> tuple[PaddedSets, Tensor, Ten
     return PaddedSets(x_VFD.to(dtype), mask_VF), phrase_TPD.to(dtype), used_TP
 
 
-def test_blocks_and_what_is_computed_twice_change_nothing(monkeypatch):
+def test_blocks_and_recomputation_preserve_phrase_scores(monkeypatch):
     frames, phrase_TPD, used_TP = made_up()
     sources = frames.x_BND.requires_grad_(), phrase_TPD.requires_grad_()
     found = []
@@ -89,17 +89,17 @@ def test_blocks_and_what_is_computed_twice_change_nothing(monkeypatch):
             torch.testing.assert_close(x, first, rtol=0, atol=1e-12)
 
 
-def test_no_text_has_a_phrase():
+def test_texts_without_phrases_score_zero_with_gradients():
     frames, phrase_TPD, used_TP = made_up()
     sources = frames.x_BND.requires_grad_(), phrase_TPD.requires_grad_()
     sim_VT = phrase_scores(frames, phrase_TPD, used_TP & False, sharpness=4.0)
     assert (sim_VT == 0).all()
-    for gradient in torch.autograd.grad(sim_VT.sum(), sources):  # there are some, as DDP needs
+    for gradient in torch.autograd.grad(sim_VT.sum(), sources):  # DDP needs gradients, even zero ones
         assert (gradient == 0).all()
 
 
 @pytest.mark.parametrize(("videos", "aggregator"), [(64, "attention"), (5, "attention"), (5, "pie(k=2)")])
-def test_blocks_of_a_split_are_those_of_the_whole(monkeypatch, videos, aggregator):
+def test_scorer_blocks_match_full_score_matrix(monkeypatch, videos, aggregator):
     monkeypatch.setattr(hgr, "VIDEOS", videos)
     model = model_of(aggregator=aggregator)
     video, text = model.encode_visual(videos_of(range(23))), model.encode_text(captions_of(range(41)))

@@ -95,7 +95,7 @@ def batch(z) -> dict[str, torch.Tensor]:
     return {name: torch.from_numpy(x) for name, x in arrays.items()}
 
 
-def test_codes(model, batch, z):
+def test_embeddings_match_recorded_outputs(model, batch, z):
     with torch.no_grad():
         video, text = model.encode_visual(batch), model.encode_text(batch)
     close = {"rtol": 1e-5, "atol": 1e-5}
@@ -111,7 +111,7 @@ def test_codes(model, batch, z):
 
 
 @pytest.mark.parametrize(("case", "rows", "width"), [("attn", slice(None), 9), ("subset", slice(1, 4), 7)])
-def test_scores_of_every_level(model, batch, z, case, rows, width):
+def test_level_scores_match_recorded_outputs(model, batch, z, case, rows, width):
     videos = {name: batch[name][rows, :width] for name in ("visual", "visual_mask")}
     with torch.no_grad():
         levels = model.level_scores(model.encode_visual(videos), model.encode_text(batch))
@@ -119,7 +119,7 @@ def test_scores_of_every_level(model, batch, z, case, rows, width):
         np.testing.assert_allclose(sim_VT, z[f"{case}/{name}_scores"], rtol=1e-5, atol=1e-5, err_msg=name)
 
 
-def test_loss_and_every_gradient(model, batch, z):
+def test_loss_and_gradients_match_recorded_outputs(model, batch, z):
     sim_VT = model.score_batch(batch).sim_VT
     np.testing.assert_allclose(sim_VT.detach(), z["attn/fused_scores"], rtol=1e-5, atol=1e-5)
     loss = model(batch, epoch=0.0)["loss"]
@@ -127,7 +127,7 @@ def test_loss_and_every_gradient(model, batch, z):
     model.zero_grad()
     loss.backward()
     expected = named(z, "attn/grad_text", TEXT) | named(z, "attn/grad_video", VIDEO)
-    for name in NO_PLACE:  # such weights would change nothing
+    for name in NO_PLACE:  # softmax cancels these biases
         assert expected.pop(name).abs().max() < 1e-6
     ours = dict(model.named_parameters())
     assert set(ours) == set(expected)
@@ -136,7 +136,7 @@ def test_loss_and_every_gradient(model, batch, z):
 
 
 def pairs(size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return rows and positives of a batch of pairs, each of another video."""
+    """Return rows and positives of a batch of pairs, one pair per video."""
     row_T = torch.arange(size)
     return row_T, batch_positives(row_T, row_T)
 
@@ -146,7 +146,7 @@ def criterion(golden):
     return np.load(golden / "hgr_criterion.npz", allow_pickle=False)
 
 
-def test_the_loss_of_both_directions_is_triplet_with_a_mean(criterion):
+def test_mean_triplet_matches_recorded_two_way_loss(criterion):
     sim = torch.from_numpy(criterion["c0/scores"]).requires_grad_()
     objective = OBJECTIVES.build("triplet(margin=0.2, reduction=mean, warmup_epochs=0)")
     loss = objective(sim, *pairs(6), epoch=0.0)["loss"]
@@ -155,8 +155,8 @@ def test_the_loss_of_both_directions_is_triplet_with_a_mean(criterion):
     np.testing.assert_allclose(sim.grad, criterion["c0/grad"], atol=1e-7)
 
 
-def test_the_loss_of_one_direction_is_half_of_it(criterion):
-    """Ours always has both; the half from videos to texts is the recorded one."""
+def test_video_to_text_hinge_matches_recorded_one_way_loss(criterion):
+    """Our loss always has both directions; the recorded one is from videos to texts."""
     sim = torch.from_numpy(criterion["c3/scores"]).requires_grad_()
     row_T, positive_VT = pairs(8)
     pair_T, negative_VT = pairs_and_negatives(sim, row_T, positive_VT)
@@ -169,6 +169,6 @@ def test_the_loss_of_one_direction_is_half_of_it(criterion):
     np.testing.assert_allclose(sim.grad, criterion["c3/grad"], atol=1e-7)
 
 
-def test_cosine(criterion):
+def test_cosine_matches_recorded_similarities(criterion):
     embeddings = (l2_normalise(torch.from_numpy(criterion[f"cosine/{name}"])) for name in "xy")
     np.testing.assert_allclose(SIMILARITIES.build("cosine")(*embeddings), criterion["cosine/sim"], atol=1e-6)

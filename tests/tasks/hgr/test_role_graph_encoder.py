@@ -10,7 +10,7 @@ SIZES = {"words": 6, "slots": 5, "width": 8}
 
 
 def made_up() -> dict[str, Tensor]:
-    """Captions of 3 to 6 words; the last slot is used by none, and edges touch slots that are not used."""
+    """Return random inputs; the last slot is always unused, and edges touch unused slots."""
     generator = torch.Generator().manual_seed(0)
     batch, (words, slots, width) = 4, SIZES.values()
     span_BPL = torch.rand(batch, slots, words, generator=generator) < 0.4
@@ -39,7 +39,7 @@ def graph_of(dtype: torch.dtype = torch.float64, **params) -> RoleGraphEncoder:
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
-def test_nothing_of_an_unused_slot_reaches_anything(dtype):
+def test_unused_slots_and_words_affect_no_output(dtype):
     graph = graph_of(dtype)
     given = {name: x.to(dtype) if x.is_floating_point() else x for name, x in made_up().items()}
     used_BP = given["span_BPL"].any(dim=2)
@@ -61,7 +61,7 @@ def test_nothing_of_an_unused_slot_reaches_anything(dtype):
     assert all(p.grad.isfinite().all() for p in graph.parameters())
 
 
-def test_dropout_is_that_of_the_messages():
+def test_dropout_applies_to_messages():
     graph, given = graph_of(dropout=1.0).train(), made_up()
     node = {name: x for name, x in given.items() if name != "edge_BVV"}
     for ours, expected in zip(graph(**given), graph(**node, edge_BVV=given["edge_BVV"] & False), strict=True):

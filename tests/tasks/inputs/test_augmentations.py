@@ -27,14 +27,14 @@ def kept_share(spec: str, size: int = 64, samples: int = 4000) -> np.ndarray:
     return np.array([k.mean() for k in keep])
 
 
-def test_grid_drop_follows_the_rule_of_the_code():
+def test_grid_drop_rate_matches_reference_code():
     share = kept_share("grid_drop(p=0.2)")
-    # a fifth of the images is untouched by rule, and E[p r; r > p] = p (1 - p^2) / 2 is dropped
+    # a fifth of the images stays whole; the dropped share is E[p r; r > p] = p (1 - p^2) / 2
     assert abs((share == 1).mean() - 0.2) < 0.05
     assert abs(1 - share.mean() - 0.2 * (1 - 0.04) / 2) < 0.005
 
 
-def test_drop_never_empties_a_set_and_does_not_depend_on_batch_mates():
+def test_drop_keeps_an_element_and_ignores_batch_mates():
     drop = AUGMENTATIONS.build("drop(p=0.99)")
     keep = drop(np.array([1, 2, 3] * 200), np.arange(600), draw)
     assert min(k.sum() for k in keep) == 1
@@ -51,7 +51,7 @@ def words(count: int, pieces_per_word: int = 2):
     return np.arange(len(word_P), dtype=np.int32) % 50 + 10, word_P, np.zeros(len(word_P), np.int64)
 
 
-def test_words_are_masked_replaced_and_deleted_in_the_shares_of_the_code():
+def test_word_augmentation_rates_match_reference_code():
     subword_P, word_P, caption_P = words(20_000)
     augment = AUGMENTATIONS.build("mask_replace_delete(p=0.2)")
     out_P, stay_P = augment(subword_P, word_P, caption_P, draw, mask_subword=4, vocabulary=10_000)
@@ -59,7 +59,7 @@ def test_words_are_masked_replaced_and_deleted_in_the_shares_of_the_code():
     assert abs(masked.mean() - 0.10) < 0.005
     assert abs(replaced.mean() - 0.02) < 0.003
     assert abs((~stay_P).mean() - 0.08) < 0.005
-    # the subwords of a word share its fate
+    # all subwords of a word are treated equally
     assert np.array_equal(stay_P[::2], stay_P[1::2])
     assert np.array_equal(masked[::2], masked[1::2])
     delete = AUGMENTATIONS.build("delete(p=0.2)")
@@ -68,7 +68,7 @@ def test_words_are_masked_replaced_and_deleted_in_the_shares_of_the_code():
     assert abs((~stay_P).mean() - 0.2) < 0.01
 
 
-def test_words_do_not_depend_on_batch_mates():
+def test_word_augmentation_ignores_batch_mates():
     subword_P, word_P, _ = words(40, 1)
     build = AUGMENTATIONS.build("mask_replace_delete(p=0.9, mask=0.2, replace=0.6)")
     augment = partial(build, mask_subword=4, vocabulary=99)
@@ -82,27 +82,27 @@ def test_words_do_not_depend_on_batch_mates():
 @pytest.mark.parametrize(
     "spec", ["drop(p=1)", "drop(p=-0.1)", "mask_replace_delete(mask=0.8, replace=0.4)", "delete(p=2)"]
 )
-def test_a_share_out_of_range_is_refused(spec):
+def test_probability_out_of_range_is_refused(spec):
     with pytest.raises(InputError, match="must lie in"):
         AUGMENTATIONS.build(spec)
 
 
 ITEMS, PARTS, EPOCHS = 100, 6, 10
-LIMIT = 0.16  # of a correlation over 1,000 independent pairs: five standard deviations
+LIMIT = 0.16  # of a correlation: five standard deviations over 1,000 independent pairs
 WORDS = ["dog", "cat", "car", "tree", "boat", "bird"]
 CAPTIONS = Captions([" ".join(WORDS)] * ITEMS, BiGRU.tokenizer({"words": WORDS}))
-NUMBERS = CAPTIONS.batch(np.arange(1))["text"][0, 1:-1].tolist()  # the first and last are not words
+NUMBERS = CAPTIONS.batch(np.arange(1))["text"][0, 1:-1].tolist()  # without start and end tokens
 
 
 class Answers:
-    """Targets that nobody looks at."""
+    """Unused targets."""
 
     def batch(self, index_B: np.ndarray) -> torch.Tensor:
         return torch.zeros(len(index_B), 1)
 
 
 class Shown:
-    """A transform whose result is the numbers that decide a crop and its mirroring."""
+    """A transform that returns the random numbers of the crop and flip."""
 
     cells = PARTS
 
@@ -112,7 +112,7 @@ class Shown:
 
 @pytest.fixture(scope="module")
 def regions(tmp_path_factory) -> FeatureStore:
-    """Sets of six elements, which are the numbers 1 to 6: a batch shows which of them stayed."""
+    """Sets of the numbers 1 to 6, so that a batch shows which elements were kept."""
     folder = tmp_path_factory.mktemp("regions")
     with StoreWriter(folder, dim=1, dtype="float32", source={"made": "by a test"}) as writer:
         for i in range(ITEMS):
@@ -129,7 +129,7 @@ def picture(tmp_path_factory):
 
 
 def drawn(data, *, seed: int = 0, epochs: range = range(EPOCHS)) -> dict[str, np.ndarray]:
-    """Return the draws of each sample of some epochs: `visual`, `cells` and `words`, each `(S, parts)`."""
+    """Return the draws of each sample over some epochs: `visual`, `cells` and `words`, each `(S, parts)`."""
     batches = [data.batch(np.arange(ITEMS), seed=seed, epoch=epoch) for epoch in epochs]
     said = [[[n in row for n in NUMBERS] for row in batch["text"].tolist()] for batch in batches]
     return {
@@ -140,7 +140,7 @@ def drawn(data, *, seed: int = 0, epochs: range = range(EPOCHS)) -> dict[str, np
 
 
 def seen(visual: torch.Tensor) -> np.ndarray:
-    """Return which elements stayed, or the numbers of crops."""
+    """Return which elements were kept, or the random numbers of crops."""
     if visual.ndim == 2:
         return visual.numpy()
     return (visual == torch.arange(1, PARTS + 1)).any(dim=1).numpy()
@@ -151,7 +151,7 @@ def padded(mask_BN: torch.Tensor) -> np.ndarray:
 
 
 def correlation(a_SP: np.ndarray, b_SQ: np.ndarray) -> float:
-    """Return the largest correlation of a column of one with a column of the other."""
+    """Return the largest absolute correlation between a column of each array."""
     together = np.corrcoef(a_SP.astype(float).T, b_SQ.astype(float).T)
     return np.abs(together[: a_SP.shape[1], a_SP.shape[1] :]).max()
 
@@ -184,7 +184,7 @@ def test_crops_cells_and_words_are_drawn_independently(picture, questions, drop)
     assert correlation(found["visual"], found["words"]) < LIMIT
     assert correlation(found["words"], found["cells"]) < LIMIT
     assert correlation(found["visual"][:, :1], found["visual"][:, 1:]) < LIMIT
-    assert found["cells"].mean(axis=0).std() < 0.03, "a cell's fate depends on its place"
+    assert found["cells"].mean(axis=0).std() < 0.03, "the drop rate must not depend on a cell's position"
 
 
 def test_epochs_and_seeds_are_drawn_independently(picture):
@@ -196,12 +196,12 @@ def test_epochs_and_seeds_are_drawn_independently(picture):
                 assert correlation(values[:, [part]], other[name][:, [part]]) < LIMIT, name
 
 
-def test_one_augmentation_leaves_the_draws_of_the_others_alone(picture, regions):
+def test_removing_an_augmentation_keeps_other_draws(picture, regions):
     whole = drawn(data_of(pixels(picture)))
     without = {"cells": data_of(pixels(picture, "")), "words": data_of(pixels(picture), words="")}
     for missing, data in without.items():
         found = drawn(data)
-        assert found[missing].all(), "nothing is dropped"
+        assert found[missing].all(), "nothing may be dropped without augmentation"
         for name in whole.keys() - {missing}:
             np.testing.assert_array_equal(found[name], whole[name])
     kept = drawn(data_of(stored(regions)))

@@ -1,4 +1,4 @@
-"""Inputs of a corpus: items, and texts that are stored as features."""
+"""Inputs of a corpus: items, and texts stored as features."""
 
 import json
 from dataclasses import replace
@@ -30,7 +30,7 @@ MAKERS = {"image_text": make_corpus, "vqa": make_questions}
 
 
 def without(run: Run, folder: Path, *lacking: str, plus: float = 0.0, **source: Any) -> Run:
-    """Return a run on a store that lacks some sets, with another source and a number added to all values."""
+    """Return a run on a store without some sets, with another source and `plus` added to all values."""
     store = FeatureStore.open(run.data.features)
     with StoreWriter(
         folder, dim=store.dim, dtype="float32", source=source or {"made": "by a test"}
@@ -60,7 +60,7 @@ RESNET = {"backbone": "resnet", "name": "microsoft/resnet-152", "size": 224}
         ("butd", {"extractor": RESNET}, "backbone resnet"),
     ],
 )
-def test_features_of_another_extractor_are_noted_and_tagged(wanted, source, other, tmp_path, capsys):
+def test_extractor_mismatch_warns_and_is_tagged(wanted, source, other, tmp_path, capsys):
     run = without(make_corpus(tmp_path), tmp_path / "store", **source)
     described = prepare(replace(run, data=replace(run.data, extractor=wanted))).describe()
     assert described.get("other_extractor", "") == other
@@ -68,7 +68,7 @@ def test_features_of_another_extractor_are_noted_and_tagged(wanted, source, othe
     assert (f"features of {other}, where the recipe has {wanted}: the scores do not" in said) == bool(other)
 
 
-def test_stores_that_were_extracted_alike_have_one_origin(tmp_path):
+def test_stores_of_same_extraction_share_an_origin(tmp_path):
     run = make_corpus(tmp_path)
 
     def described(name: str, **given: Any) -> tuple[str, str | None]:
@@ -83,11 +83,11 @@ def test_stores_that_were_extracted_alike_have_one_origin(tmp_path):
     assert described("own") == (here, None)
     first = FeatureStore.open(run.data.features).ids.to_pylist()[0]
     fewer = without(run, tmp_path / "fewer", first, extractor=extractor)
-    assert FeatureStore.open(fewer.data.features).origin not in (origin, ""), "a set is missing"
+    assert FeatureStore.open(fewer.data.features).origin not in (origin, ""), "origin must depend on the sets"
 
 
 @pytest.mark.parametrize("task", MAKERS)
-def test_what_has_no_features_is_an_error_before_the_run_or_left_out_of_every_split(task, tmp_path):
+def test_missing_features_are_refused_or_skipped(task, tmp_path):
     whole = MAKERS[task](tmp_path)
     full = TASKS.build(whole.task, whole)
     of_split = {split: [item.id for item in full.corpus.items(split)] for split in ("train", "val", "test")}
@@ -114,7 +114,7 @@ def test_what_has_no_features_is_an_error_before_the_run_or_left_out_of_every_sp
     adapter.evaluate(adapter.model(), "test", run.protocol)
 
 
-def test_a_picture_without_a_file_is_left_out_where_pictures_are_read(tmp_path):
+def test_images_without_files_are_skipped(tmp_path):
     (tmp_path / "pictures").mkdir()
     run = make_corpus(tmp_path, images=tmp_path / "pictures")
     corpus = Corpus.open(run.data.corpus)
@@ -128,7 +128,7 @@ def test_a_picture_without_a_file_is_left_out_where_pictures_are_read(tmp_path):
         kept.items("test")
 
 
-def test_tables_say_which_runs_are_incomplete():
+def test_tables_note_incomplete_runs():
     def record(**tags: str) -> RunRecord:
         tags = {f"data.{name}": value for name, value in tags.items()}
         return RunRecord(
@@ -156,13 +156,13 @@ def made(task: str, folder: Path) -> Run:
 
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory, bert) -> Run:
-    """A run on captions whose features are stored."""
+    """A run on stored caption features."""
     folder = tmp_path_factory.mktemp("texts")
     return with_texts(made("image_text", folder), folder / "texts", f"bert(name={bert!r})")
 
 
 @pytest.mark.parametrize("task", MAKERS)
-def test_stored_texts_are_what_a_frozen_bert_makes(task, tmp_path, bert):
+def test_stored_texts_match_a_frozen_bert(task, tmp_path, bert):
     run = made(task, tmp_path)
     run = derive(run, data={"max_words": 0, "text_augment": ""}, text=f"bert(name={bert!r}, width=16)")
     stored = with_texts(run, tmp_path / "texts", f"bert(name={bert!r})", dtype="float32")
@@ -172,7 +172,7 @@ def test_stored_texts_are_what_a_frozen_bert_makes(task, tmp_path, bert):
     models = in_loop.model(), by_store.model()
     state = models[0].state_dict().items()
     kept = {key: value for key, value in state if not key.startswith("text.encoder.bert.")}
-    models[1].load_state_dict(kept)  # the same names, all of them
+    models[1].load_state_dict(kept)  # parameter names must be identical
     scorers = [
         adapter.scorer(model, "test") for adapter, model in zip((in_loop, by_store), models, strict=True)
     ]
@@ -183,7 +183,7 @@ def test_stored_texts_are_what_a_frozen_bert_makes(task, tmp_path, bert):
         torch.testing.assert_close(*(scorer.text for scorer in scorers), atol=1e-5, rtol=0)
 
 
-def test_the_mean_of_a_texts_states_is_stored_where_it_is_wanted(bert):
+def test_pooled_bert_returns_the_mean_state(bert):
     states, mean = (BACKBONES.build(f"bert(name={bert!r}, pooled={pooled})") for pooled in (False, True))
     texts = ["a dog", "two cats on a mat"]
     for x_ND, mean_1D in zip(states(texts), mean(texts), strict=True):
@@ -195,7 +195,7 @@ def test_the_mean_of_a_texts_states_is_stored_where_it_is_wanted(bert):
     assert "tokens" in mean([long])[0]
 
 
-def test_a_run_on_stored_texts_learns_and_is_evaluated(tmp_path, texts):
+def test_run_on_stored_texts_trains_and_evaluates(tmp_path, texts):
     run = replace(texts, text="stored_text(width=16, standardise=True)", figures=True)
     run = derive(run, text_aggregator="lip", optim={"epochs": 2, "batch": 12})
     trainer = trainer_of(run, tmp_path)
@@ -209,7 +209,7 @@ def test_a_run_on_stored_texts_learns_and_is_evaluated(tmp_path, texts):
     assert trainer.adapter.describe()["texts"] == FeatureStore.open(run.data.texts).digest
 
 
-def test_elements_are_dropped_by_sample_alike_on_any_worker(texts):
+def test_text_element_drop_depends_on_sample_not_batch(texts):
     adapter = TASKS.build(texts.task, texts)
     told = TASKS.build(texts.task, texts, assets=json.loads(json.dumps(adapter.assets)))
     data, whole = told.data("train"), adapter.data("train").captions.batch(np.arange(24))
@@ -221,13 +221,13 @@ def test_elements_are_dropped_by_sample_alike_on_any_worker(texts):
     for row in range(24):
         kept_ND = batch["text"][row][batch["text_mask"][row]].tolist()
         own = whole["text"][row][whole["text_mask"][row]].tolist()
-        assert [x for x in own if x in kept_ND] == kept_ND, "of its own elements, in order"
+        assert [x for x in own if x in kept_ND] == kept_ND, "kept elements must be the text's own, in order"
     assert part["text"][0][part["text_mask"][0]].equal(batch["text"][7][batch["text_mask"][7]])
     other = data.batch(np.arange(24), seed=1, epoch=3)["text_mask"].sum(dim=1)
     assert not other.equal(kept_B)
 
 
-def test_texts_that_are_not_in_the_store_are_counted_and_named(tmp_path, texts):
+def test_missing_stored_texts_are_counted_and_named(tmp_path, texts):
     other = make_questions(tmp_path / "other", train=24, val=6, test=8)
     other = derive(other, data={"texts": texts.data.texts, "max_words": 0}, text=texts.text)
     with pytest.raises(InputError) as caught:
@@ -255,7 +255,7 @@ CHANGES = [
 ]
 
 
-def test_settings_that_do_not_fit_are_refused_before_training(texts):
+def test_incompatible_text_settings_are_refused(texts):
     for change, message in CHANGES:
         with pytest.raises(InputError) as caught:
             TASKS.build(texts.task, derive(texts, **change))

@@ -1,4 +1,4 @@
-"""Frames of video files as a visual encoder reads them, against loops over single frames."""
+"""Frames of video files as visual encoder inputs, against loops over single frames."""
 
 from functools import partial
 
@@ -16,7 +16,7 @@ from polypool.infra.files import sha256
 from polypool.infra.registry import AUGMENTATIONS, ENCODERS, Spec
 from polypool.tasks.inputs.visuals import Frames
 
-COUNTS = (30, 2, 7)  # frames of the clips
+COUNTS = (30, 2, 7)  # frames per clip
 FRAMES = 4
 
 
@@ -35,7 +35,7 @@ PARTS = {
     "patches(name={vit!r}, width=6, size=32, class_token=True)": 5,
     "cnn(name=tiny, width=6, size=64)": 4,
 }
-"""Encoders, and the number of elements of a frame."""
+"""Encoders, and their number of elements per frame."""
 
 
 @pytest.fixture(params=PARTS)
@@ -61,7 +61,7 @@ def read(data: Frames, *items: int, samples=None, seed=None):
 
 
 @torch.no_grad()
-def test_a_batch_of_clips_is_a_loop_over_their_frames_and_padding_changes_nothing(clips, part):
+def test_clip_batch_matches_frame_loop_and_ignores_padding(clips, part):
     encoder, transform, cells = part
     pixels, mask_BN = read(Frames(clips, frames=FRAMES, transform=transform), 0, 1, 2)
     assert pixels.shape == (3, FRAMES, 3, transform.size, transform.size)
@@ -79,7 +79,7 @@ def test_a_batch_of_clips_is_a_loop_over_their_frames_and_padding_changes_nothin
     torch.testing.assert_close(encoder(pixels, mask_BN)[0][mask_BN], x_BND[mask_BN])
 
 
-def test_training_has_one_crop_a_clip_by_seed_and_sample(clips, vit):
+def test_each_clip_gets_one_crop_by_seed_and_sample(clips, vit):
     _, transform = built(f"patches(name={vit!r}, size=32)")
     drop = AUGMENTATIONS.build("drop(p=0.5)")
     data = Frames(clips, frames=FRAMES, transform=transform, augment=drop, threads=3)
@@ -98,7 +98,7 @@ def test_training_has_one_crop_a_clip_by_seed_and_sample(clips, vit):
     assert 0 < mask_BN[1].sum() <= 2 * transform.cells < mask_BN.shape[1]
 
 
-def test_bad_files_are_named(clips, vit, tmp_path):
+def test_bad_video_files_are_named_in_errors(clips, vit, tmp_path):
     _, transform = built(f"patches(name={vit!r}, size=32)")
     with pytest.raises(InputError, match=r"1 of 4 videos are missing, the first is .*gone\.mp4"):
         Frames([*clips, tmp_path / "gone.mp4"], frames=FRAMES, transform=transform)

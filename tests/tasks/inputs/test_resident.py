@@ -1,4 +1,4 @@
-"""Inputs whose features were copied to a device, beside the same inputs from files."""
+"""Inputs with features copied to a device, against the same inputs read from files."""
 
 from pathlib import Path
 
@@ -30,9 +30,9 @@ def store(tmp_path: Path, monkeypatch) -> FeatureStore:
 
 @pytest.mark.parametrize("limit", [0, 6])
 @pytest.mark.parametrize("augment", [None, Drop(p=0.5)])
-def test_sets_on_a_device_equal_those_of_files(store, limit, augment, monkeypatch):
+def test_resident_sets_equal_sets_from_files(store, limit, augment, monkeypatch):
     monkeypatch.setattr(resident, "_ROWS", 3)
-    ids = [text_id(str(number)) for number in (6, 1, 3, 0, 3, 2, 5)]  # neither in order nor all
+    ids = [text_id(str(number)) for number in (6, 1, 3, 0, 3, 2, 5)]  # a subset, unordered, with a duplicate
     of_files, copied = (StoredSets(store, ids, augment=augment, limit=limit) for _ in range(2))
     keep_on(CPU, [copied], most=lambda: (2 + 9 + 12 + 3 + 1 + 5) * 4 * 2)
     assert copied.sets is not store
@@ -44,7 +44,7 @@ def test_sets_on_a_device_equal_those_of_files(store, limit, augment, monkeypatc
         torch.testing.assert_close(found, expected, rtol=0, atol=0)
 
 
-def test_texts_on_a_device_equal_those_of_files(store):
+def test_resident_texts_equal_texts_from_files(store):
     of_files, copied = (StoredTexts(store, [*"4071"], corpus="data/mine") for _ in range(2))
     keep_on(CPU, [copied], most=lambda: 1e9)
     assert copied.sets is not store
@@ -52,13 +52,13 @@ def test_texts_on_a_device_equal_those_of_files(store):
     torch.testing.assert_close(found, expected, rtol=0, atol=0)
 
 
-def test_features_that_do_not_fit_stay_in_files(store):
+def test_features_above_memory_limit_stay_in_files(store):
     inputs = StoredSets(store, [text_id("1"), text_id("1"), text_id("3")])
     keep_on(CPU, [inputs], most=lambda: 21 * 4 * 2 - 1)
     assert inputs.sets is store
 
 
-def test_copies_stay_for_the_next_run_with_the_same_features_alone(store):
+def test_resident_copies_are_reused_only_for_same_features(store):
     def inputs(*ids: str) -> StoredSets:
         return StoredSets(store, [text_id(each) for each in ids])
 

@@ -1,4 +1,4 @@
-"""Pooling of both modalities, also with an aggregator that depends on a vector of the other one."""
+"""Pooling of both modalities, including aggregators with the other modality as context."""
 
 import pytest
 import torch
@@ -43,7 +43,7 @@ SPECS = [
 
 
 @pytest.mark.parametrize("specs", SPECS)
-def test_all_pairs_are_pooled_as_each_pair_is(specs):
+def test_pooling_all_pairs_matches_single_pairs(specs):
     torch.manual_seed(0)
     branches = tuple(map(branch, specs))
     visual, text = random_sets([4, 1, 3], DIM), random_sets([2, 5], DIM, seed=5)
@@ -55,14 +55,14 @@ def test_all_pairs_are_pooled_as_each_pair_is(specs):
                 torch.testing.assert_close(every[q, g], one[0])
 
 
-def test_a_side_that_is_looked_at_is_pooled_once():
+def test_context_side_is_pooled_once():
     branches, calls = (branch("xpool"), branch("mean")), []
     branches[1].aggregator.register_forward_hook(lambda *call: calls.append(call))
     pool_both(branches, (random_sets([4, 1], DIM), random_sets([2, 5], DIM)), all_pairs=True)
     assert len(calls) == 1
 
 
-def test_the_graph_of_a_set_runs_once_for_all_contexts():
+def test_gcn_runs_once_per_set_for_all_contexts():
     torch.manual_seed(0)
     branches, sizes = (branch("gcn(then=score_attention(heads=2))"), branch("mean")), []
     branches[0].aggregator.layers[0].register_forward_hook(
@@ -85,7 +85,7 @@ def batch() -> dict[str, torch.Tensor]:
     return {"visual": visual, "visual_mask": visual_mask, "text": text, "text_mask": text_mask}
 
 
-def test_retrieval_where_the_text_s_vector_weighs_the_elements_of_an_image():
+def test_retrieval_xpool_weights_regions_by_text_vector():
     run = toy_run(aggregator="xpool", text_aggregator="mean")
     model = retrieval_model(run, parts(run)).eval()
     assert isinstance(model, PairEncoder)
@@ -101,7 +101,7 @@ def test_retrieval_where_the_text_s_vector_weighs_the_elements_of_an_image():
     assert all(p.grad is not None for p in model.parameters() if isinstance(p, nn.Parameter))
 
 
-def test_an_answer_where_the_question_s_vector_weighs_the_elements_of_an_image():
+def test_vqa_xpool_weights_regions_by_question_vector():
     run = toy_run(aggregator="xpool", text_aggregator="mean", objective="bce")
     model = vqa_model(run, parts(run), answers=4).eval()
     inputs = batch()
@@ -114,7 +114,7 @@ def test_an_answer_where_the_question_s_vector_weighs_the_elements_of_an_image()
 
 
 class Rectified(Grid):
-    """A subclass whose forward goes on after the map."""
+    """A subclass that applies a ReLU after the affine map."""
 
     def forward(self, x_BNF: torch.Tensor, mask_BN: torch.Tensor) -> tuple[torch.Tensor, ...]:
         x_BND, mask_BN = super().forward(x_BNF, mask_BN)
@@ -133,7 +133,7 @@ class Rectified(Grid):
         ("attention", Grid, 12),
     ],
 )
-def test_averages_are_taken_before_an_affine_map(aggregator, encoder, rows):
+def test_averaging_precedes_affine_projection(aggregator, encoder, rows):
     assets = {"dim": 6, "statistics": {"mean": [0.3] * 6, "std": [1.5] * 6}}
     torch.manual_seed(0)
     branch = Branch(encoder(assets, width=DIM, standardise=True), AGGREGATORS.build(aggregator, DIM)).double()

@@ -41,12 +41,12 @@ def split(model) -> SplitEmbeddings:
     return model.adapter.scorer(model.model, "test")
 
 
-def test_a_split_is_scored_by_the_distance_of_what_it_is_encoded_to(split):
+def test_split_scores_match_closed_form_sampled_distance(split):
     assert isinstance(split.similarity, ClosedFormSampledDistance)
     assert split.visual.shape == (40, 2, 16)
     for side in (split.visual, split.text):
         torch.testing.assert_close(side[:, 0].norm(dim=-1), torch.ones(len(side)))
-        assert (side[:, 1].norm(dim=-1) - 1).abs().min() > 0.1, "a log-variance has no length"
+        assert (side[:, 1].norm(dim=-1) - 1).abs().min() > 0.1, "log-variances must not be normalised"
     (v, s), (t, u) = (side.double().unbind(dim=1) for side in (split.visual, split.text))
     expected_VT = -torch.cdist(v, t).square() - s.exp().sum(dim=1)[:, None] - u.exp().sum(dim=1)
     found_VT = split(slice(0, 40), slice(0, 80))
@@ -56,7 +56,7 @@ def test_a_split_is_scored_by_the_distance_of_what_it_is_encoded_to(split):
     assert split.item_bytes() == 2 * 16 * 4
 
 
-def test_how_unsure_the_model_is_stands_beside_the_ranks_of_each_item_and_caption(model, split):
+def test_query_results_include_uncertainty(model, split):
     found = model.evaluate().per_query
     for name, side in (("image_uncertainty", split.visual), ("caption_uncertainty", split.text)):
         np.testing.assert_allclose(found[name], side[:, 1].double().exp().sum(dim=1), rtol=1e-5)
@@ -66,7 +66,7 @@ def test_how_unsure_the_model_is_stands_beside_the_ranks_of_each_item_and_captio
     assert plain.uncertainty() is None
 
 
-def test_a_saved_model_scores_what_it_scored_and_its_geometry_is_that_of_means(run, home):
+def test_reloaded_model_keeps_scores_and_analyses_means(run, home):
     run_id = keep_run(run)
     torch.manual_seed(run.seed)
     adapter = TASKS.build(run.task, run)
@@ -91,7 +91,7 @@ def test_a_saved_model_scores_what_it_scored_and_its_geometry_is_that_of_means(r
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_under_autocast_distributions_scores_and_loss_are_in_single_precision(model, dtype):
+def test_distributions_and_loss_are_float32_under_autocast(model, dtype):
     model, data = model.model.train(), model.adapter.data("train")
     batch = data.batch(np.arange(8), seed=0, epoch=0)
     model.zero_grad()

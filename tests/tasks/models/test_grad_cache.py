@@ -1,4 +1,4 @@
-"""The gradient of a batch in chunks equals the gradient of the whole batch, for every kind of model and task."""
+"""Gradients computed in chunks equal those of the whole batch, for every kind of model and task."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +31,7 @@ EXACT = {"rtol": 1e-9, "atol": 1e-12}
 
 
 class Retrieval:
-    """Cuts batches as the adapters of retrieval do."""
+    """Splits batches into chunks like the retrieval adapters."""
 
     def passes(self, model: nn.Module, batch: Batch, *, epoch: float, chunk: int):
         return cached_passes(model, batch, epoch=epoch, chunk=chunk)
@@ -52,7 +52,7 @@ def dual(**changes: Any) -> RetrievalModel:
 def gradients(
     adapter: Any, model: nn.Module, batch: Batch, *, chunk: int, epoch: float = 2.0
 ) -> tuple[dict[str, Tensor], dict[str, Tensor | None]]:
-    """Return terms and gradients of a batch, in chunks or, of 0, whole."""
+    """Return loss terms and gradients of a batch, in chunks; `chunk=0` computes it whole."""
     model.zero_grad(set_to_none=True)
     model.train()
     samples = len(batch.get("item", batch.get("target")))
@@ -80,7 +80,7 @@ def check(adapter: Any, model: nn.Module, batch: Batch, *, chunk: int) -> None:
 
 
 def pairs(size: int) -> Batch:
-    """Random sets with their captions; three of the items come twice."""
+    """Random sets with captions; three items are duplicated."""
     generator = torch.Generator().manual_seed(0)
     mask_BN = torch.rand(size, 5, generator=generator) < 0.7
     mask_BN[:, 0] = True
@@ -121,7 +121,7 @@ def pairs(size: int) -> Batch:
     ],
     ids=lambda changes: changes["aggregator"] + changes.get("cross", "") + changes.get("model", ""),
 )
-def test_every_similarity_and_every_size_of_a_chunk(changes, chunk):
+def test_chunked_gradients_match_for_every_model(changes, chunk):
     check(Retrieval(), dual(**changes), pair_batch(0, 7, 20, 3, 30, 12, 9, 41), chunk=chunk)
 
 
@@ -133,16 +133,16 @@ def by_items(size: int) -> Batch:
     return batch | {"row": torch.arange(size).repeat_interleave(2)}
 
 
-def test_items_with_all_their_captions():
+def test_chunked_gradients_match_for_items_with_captions():
     check(Retrieval(), dual(aggregator="gpo"), by_items(5), chunk=2)
 
 
-def test_levels_of_videos_and_captions_with_their_graphs():
+def test_chunked_gradients_match_for_hgr():
     check(Retrieval(), role_model(params={"dropout": 0.4}), role_batch([0, 3, 7, 9]), chunk=3)
 
 
 @pytest.mark.parametrize("side", ["visual", "text"])
-def test_a_side_that_is_frozen_is_not_encoded_again(side):
+def test_frozen_side_is_not_reencoded_for_gradients(side):
     model = dual(aggregator="mean")
     getattr(model, side).requires_grad_(False)
     batch, calls = pairs(6), []
@@ -153,7 +153,7 @@ def test_a_side_that_is_frozen_is_not_encoded_again(side):
 
 
 class Noisy(DualEncoder):
-    """Draws from torch's generator, as the dropout in a library's attention does."""
+    """Draws from torch's generator, like dropout in a library's attention."""
 
     def encode_visual(self, batch: Batch) -> Embeddings:
         embeddings = super().encode_visual(batch)
@@ -161,7 +161,7 @@ class Noisy(DualEncoder):
         return Embeddings(embeddings.vectors * self.seen[-1], None)
 
 
-def test_what_torch_draws_is_the_same_both_times_and_goes_on_after_it():
+def test_second_pass_replays_torch_rng_and_restores_state():
     model = dual(aggregator="mean")
     model.__class__, model.__dict__["seen"] = Noisy, []
     torch.manual_seed(5)
@@ -182,5 +182,5 @@ def vqa(folder: Path) -> tuple[Any, nn.Module, Batch]:
     return adapter, model, {name: x.double() if x.is_floating_point() else x for name, x in batch.items()}
 
 
-def test_questions_are_answered_in_chunks(tmp_path):
+def test_chunked_gradients_match_for_vqa(tmp_path):
     check(*vqa(tmp_path), chunk=3)

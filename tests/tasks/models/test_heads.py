@@ -1,4 +1,4 @@
-"""Pairs of branches with one loss each."""
+"""The model `heads`: pairs of branches with one loss each."""
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ def built(**changes) -> RetrievalModel:
     return retrieval_model(run, Parts(run, visual=visual, text=text)).double()
 
 
-def test_the_loss_is_the_mean_over_the_heads_and_the_score_their_mean_cosine():
+def test_heads_average_losses_and_cosines():
     model, batch = built().eval(), batch_of(0, 7, 20, 3, 30, 12)
     visual, text = model.encode_visual(batch), model.encode_text(batch)
     cosines = [visual.vectors[:, k] @ text.vectors[:, k].T for k in (0, 1)]
@@ -41,6 +41,6 @@ def test_the_loss_is_the_mean_over_the_heads_and_the_score_their_mean_cosine():
         ({"aggregator": "mean", "similarity": "maxsim"}, "Mean and Mean by MaxSim"),
     ],
 )
-def test_heads_refuse_sets_and_another_similarity(changes, what):
+def test_heads_refuse_sets_and_other_similarities(changes, what):
     with pytest.raises(InputError, match=f"not the vectors of {what}"):
         built(**changes)

@@ -1,4 +1,4 @@
-"""Sets of any size as embeddings: encoded batch after batch, scored and analysed."""
+"""Sets of any size as embeddings: encoded in batches, scored and analysed."""
 
 from dataclasses import replace
 
@@ -32,7 +32,7 @@ def sets(embedding: torch.Tensor) -> list[torch.Tensor]:
     return [x_KD[x_KD.any(dim=1)].double() for x_KD in embedding]
 
 
-def test_a_split_is_scored_as_its_sets_are_one_by_one(split):
+def test_split_scores_match_set_by_set_maxsim(split):
     assert isinstance(split.similarity, MaxSim)
     visual, text = sets(split.visual), sets(split.text)
     assert len({len(x) for x in visual}) > 1
@@ -44,8 +44,8 @@ def test_a_split_is_scored_as_its_sets_are_one_by_one(split):
 
 
 @torch.no_grad()
-def test_each_side_is_weighed_by_its_own_weights(split):
-    """Texts among texts by the weights of texts, and images among images by theirs, whichever comes first."""
+def test_wti_uses_weights_of_each_modality(split):
+    """Each side uses the weights of its modality, also between texts, between images, and swapped."""
     torch.manual_seed(0)
     similarity = WeightedTokenInteraction(split.visual.shape[-1])
     sided, rows, columns = replace(split, similarity=similarity), slice(0, 4), slice(2, 9)
@@ -72,7 +72,7 @@ def test_each_side_is_weighed_by_its_own_weights(split):
     )
 
 
-def test_analyses_count_no_vector_that_is_not_there(model, split):
+def test_geometry_analyses_ignore_padding(model, split):
     owner_T = model.pairs("test", "be tried").owner_T
     visual, text = sets(split.visual), sets(split.text)
     distances = [torch.cdist(visual[v], t).square().mean() for v, t in zip(owner_T, text, strict=True)]

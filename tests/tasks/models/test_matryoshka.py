@@ -1,4 +1,4 @@
-"""The first vectors of sets: the loss over nested groups, and evaluations with fewer vectors."""
+"""Matryoshka sets: loss over nested prefixes of vectors, and evaluation with fewer vectors."""
 
 from dataclasses import replace
 
@@ -28,14 +28,14 @@ def built(**changes) -> RetrievalModel:
 
 
 def closest(x_VKD: torch.Tensor, y_TLD: torch.Tensor) -> torch.Tensor:
-    """Return maxsim of sets without pads, pair by pair."""
+    """Return maxsim of sets without padding, pair by pair."""
     rows = [[(x @ y.T) for y in y_TLD] for x in x_VKD]
     return torch.stack(
         [torch.stack([(s.amax(1).mean() + s.amax(0).mean()) / 2 for s in row]) for row in rows]
     )
 
 
-def test_the_loss_is_the_mean_over_the_groups():
+def test_matryoshka_loss_averages_nested_prefixes():
     model, batch = built(text_aggregator="map(k=3, heads=2)").eval(), batch_of(0, 7, 20, 3, 30, 12)
     terms = model(batch, epoch=2.0)
     visual, text = model.encode_visual(batch).vectors, model.encode_text(batch).vectors
@@ -57,7 +57,7 @@ def run(home) -> Run:
 
 
 @pytest.mark.parametrize("how", ["", "-qbnorm"])
-def test_an_evaluation_compares_as_many_as_it_asks_for(run, how):
+def test_evaluation_uses_requested_number_of_vectors(run, how):
     trained = load(keep_run(run))
     found = trained.evaluate(f"whole-vectors2{how}")
     assert found.protocol == f"whole-vectors2{how}"

@@ -1,4 +1,4 @@
-"""A model that looks at every pair, and its scores of a split: of blocks and of single pairs."""
+"""Cross-encoder: scores of batches, blocks and selected pairs, and their gradients."""
 
 from dataclasses import replace
 
@@ -27,7 +27,7 @@ def cosine(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(("cross", "aggregator"), MODELS)
-def test_every_score_is_that_of_its_pair_alone(cross, aggregator):
+def test_batch_scores_match_explicit_single_pairs(cross, aggregator):
     model, batch = model_of(cross, aggregator).eval(), batch_of(0, 7, 20)
     visual, text = model.encode_visual(batch), model.encode_text(batch)
     parameters = list(model.parameters())
@@ -46,7 +46,7 @@ def test_every_score_is_that_of_its_pair_alone(cross, aggregator):
 
 
 def score_of_pair(model: PairEncoder, state: dict, v_ND: torch.Tensor, t_MD: torch.Tensor) -> torch.Tensor:
-    """Section III of the paper for one image and one caption: no padding, no batch, explicit cross-attention."""
+    """Section III of the paper for one image and one caption: no padding, no batch, explicit attention."""
     if state:
         v_ND, t_MD = cross_modal_of(state, 2, 1, v_ND, t_MD)
     vectors = []
@@ -59,7 +59,7 @@ def score_of_pair(model: PairEncoder, state: dict, v_ND: torch.Tensor, t_MD: tor
 
 
 @pytest.mark.parametrize(("cross", "aggregator"), MODELS)
-def test_the_size_of_chunks_changes_nothing(cross, aggregator):
+def test_chunk_size_does_not_change_scores_or_gradients(cross, aggregator):
     model, batch = model_of(cross, aggregator), batch_of(0, 3, 11, 20, 30)
     found = []
     for chunk in (2, 5, 1000):
@@ -72,8 +72,8 @@ def test_the_size_of_chunks_changes_nothing(cross, aggregator):
             torch.testing.assert_close(x, first, rtol=1e-9, atol=1e-9)
 
 
-def test_a_batch_keeps_sets_for_the_gradient_and_no_pairs():
-    """What autograd holds of 12 x 12 pairs: with small chunks, less than one value for each pair and element."""
+def test_autograd_stores_sets_not_pairs():
+    """With small chunks, autograd saves less than one value per pair and element of 12 x 12 pairs."""
     batch = batch_of(*range(12))
 
     def held(chunk: int) -> int:
@@ -134,12 +134,12 @@ def worker(folder: str, runs) -> None:
     torch.save(found, f"{folder}/{rank()}.pt")
 
 
-def test_two_workers_score_and_learn_like_one(tmp_path):
+def test_two_workers_match_scores_and_gradients_of_one(tmp_path):
     run = make_corpus(tmp_path / "tiny")
     runs = [run, replace(run, aggregator="score_attention(heads=2)")]
     run_workers(worker, str(tmp_path), runs)
     widths = [share(rank, 2)["text"].shape[1] for rank in (0, 1)]
-    assert widths[0] != widths[1]  # so that captions of two widths meet
+    assert widths[0] != widths[1]  # the workers must pad captions to different lengths
     expected = found_by(share(0, 1), runs, 1)
     for two in (torch.load(tmp_path / f"{number}.pt", weights_only=True) for number in (0, 1)):
         assert two.pop("uneven").tolist() == [[1, 1]] * 3
@@ -150,9 +150,9 @@ def test_two_workers_score_and_learn_like_one(tmp_path):
             torch.testing.assert_close(two[name], x, **close, msg=name)
 
 
-def test_what_is_computed_again_for_the_gradient_loses_the_same_to_dropout(monkeypatch):
+def test_checkpoint_recomputation_repeats_dropout(monkeypatch):
     model, batch = model_of("cross_modal(heads=2, dropout=0.3)", "mean").train(), batch_of(0, 7, 20, 3)
-    model.side = 2  # images and captions of a part
+    model.side = 2  # images and captions per block
 
     def gradients() -> list[torch.Tensor | None]:
         model.zero_grad()
@@ -166,7 +166,7 @@ def test_what_is_computed_again_for_the_gradient_loses_the_same_to_dropout(monke
 
 
 @pytest.mark.parametrize("side", [16, 1])
-def test_some_score_what_they_score_in_a_block(side):
+def test_selected_pairs_score_as_in_full_block(side):
     model, batch = model_of(*MODELS[1]).eval(), batch_of(0, 7, 20, 33, 41)
     visual, text = model.encode_visual(batch), model.encode_text(batch)
     visual, text = ([x[mask].detach() for x, mask in zip(*of, strict=True)] for of in (visual, text))

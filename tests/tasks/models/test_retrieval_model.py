@@ -1,4 +1,4 @@
-"""Retrieval models: losses of the global batch, what belongs together in it, and whole splits."""
+"""Retrieval models: learned loss parameters, autocast, custom models, and losses of the global batch."""
 
 from dataclasses import replace
 
@@ -45,7 +45,7 @@ class Offset(Regulariser):
         ("pcmepp", {"scale", "bias"}),
     ],
 )
-def test_what_an_objective_learns_is_among_the_weights(objective, names):
+def test_learned_objective_parameters_are_in_state_dict(objective, names):
     toy = Toy(toy_run(objective=objective))
     model = toy.model()
     model(toy.data("train").batch(np.arange(8), seed=0, epoch=0), epoch=0.0)["loss"].backward()
@@ -55,7 +55,7 @@ def test_what_an_objective_learns_is_among_the_weights(objective, names):
 
 
 @pytest.mark.parametrize("objective", ["infonce(temperature=0.07, learned=True)", "adopt"])
-def test_under_autocast_scores_loss_and_what_is_learnt_are_in_single_precision(objective):
+def test_scores_loss_and_gradients_are_float32_under_autocast(objective):
     run = toy_run(objective=objective)
     torch.manual_seed(0)
     model, batch = Toy(run).model(), Toy(run).data("train").batch(np.arange(8), seed=0, epoch=0)
@@ -64,11 +64,11 @@ def test_under_autocast_scores_loss_and_what_is_learnt_are_in_single_precision(o
     model.objective.register_forward_pre_hook(lambda *_: seen.append(torch.ones(2, 2) @ torch.ones(2, 2)))
     with torch.autocast("cpu", torch.bfloat16):
         model(batch, epoch=0.0)["loss"].backward()
-    assert [x.dtype for x in seen] == [torch.float32] * 3  # products too: autocast is off
+    assert [x.dtype for x in seen] == [torch.float32] * 3  # autocast is off in the objective
     assert all(p.dtype == p.grad.dtype == torch.float32 for p in model.objective.parameters())
 
 
-def test_regularisers_are_weighted_parts_of_the_loss_and_learn():
+def test_regularisers_add_weighted_loss_and_get_gradients():
     toy = Toy(toy_run())
     plain = toy.model()
     model = DualEncoder(plain.visual, plain.text, Cosine(), plain.objective, [Offset()])
@@ -83,7 +83,7 @@ def test_regularisers_are_weighted_parts_of_the_loss_and_learn():
 
 
 class Weighed(DualEncoder):
-    """A model of a stranger's: it reads the words of captions, and learns how much its scores count."""
+    """A third-party model, which reads words of captions and learns a factor of its scores."""
 
     def __init__(self, parts: Parts, *, gain: float = 1.0) -> None:
         visual, text = parts.visual(), parts.text()
@@ -96,7 +96,7 @@ class Weighed(DualEncoder):
         return self.gain * super().score(visual, text)
 
 
-def test_a_model_of_ones_own_is_named_by_a_run():
+def test_custom_model_is_loaded_by_import_path():
     toy = Toy(toy_run(objective="siglip"))
     run = replace(toy.run, model=f"{__name__}:Weighed(gain=3.0)")
     trust_specs(run.model)
@@ -124,11 +124,11 @@ MODELS = {
     "pairs": {"aggregator": "score_attention(heads=2)"},
     "hgr": {"model": hgr(verbs=2, nouns=2, dropout=0.0), "text": HGR_TEXT},
 }
-# of captions, both of items 0 and 3, those of item 3 on two workers; of images, item 4 on two workers, each with
-# its two captions
+# captions: both of items 0 and 3, with item 3 on two workers; images: item 4 on two workers, each with its
+# two captions
 SAMPLES = {"caption": [0, 1, 6, 20, 7, 30, 41, 50], "image": [4, 9, 2, 4]}
 CASES = [(model, sample) for model in MODELS for sample in SAMPLES]
-TEMPERATURE = 0.05  # that of infonce
+TEMPERATURE = 0.05  # default of infonce
 
 
 def run_of(run: Run, model: str, sample: str) -> Run:
@@ -137,7 +137,7 @@ def run_of(run: Run, model: str, sample: str) -> Run:
 
 
 def of_worker(run: Run) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    """Return the terms of the loss of a batch, as the loop asks for them, and the scores of the global batch."""
+    """Return a batch's loss terms, as the training loop computes them, and the scores of the global batch."""
     torch.manual_seed(0)
     adapter = TASKS.build(run.task, run)
     model = adapter.model()
@@ -149,7 +149,7 @@ def of_worker(run: Run) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
 
 
 def explicit(run: Run, sim_VT: torch.Tensor, *, diagonal: bool = False) -> dict[str, float]:
-    """Return InfoNCE, pair by pair, and the mean scores; whose caption is whose is read from the corpus."""
+    """Return InfoNCE, pair by pair, and the mean scores; pairs are read from the corpus."""
     items = TASKS.build(run.task, run).corpus.items("train")
     captions = [(item.id, text) for item in items for text in item.captions[: run.data.captions]]
     if run.data.sample == "caption":
@@ -193,17 +193,17 @@ def two_workers(run, tmp_path_factory) -> list[dict]:
 
 
 @pytest.mark.parametrize(("model", "sample"), CASES)
-def test_the_loss_of_training_has_no_negative_of_the_same_item(run, two_workers, model, sample):
+def test_training_loss_has_no_negatives_of_same_item(run, two_workers, model, sample):
     changed = run_of(run, model, sample)
     for terms, sim_VT in (of_worker(changed), *(found[f"{model}, {sample}"] for found in two_workers)):
         expected, wrong = explicit(changed, sim_VT), explicit(changed, sim_VT, diagonal=True)
-        assert abs(expected["loss"] - wrong["loss"]) > 0.01  # so that the batch can tell them apart
+        assert abs(expected["loss"] - wrong["loss"]) > 0.01  # the batch must distinguish them
         own = {name: terms[name].item() for name in expected}
         assert own == pytest.approx(expected, rel=1e-4, abs=1e-5)
         assert {*terms} - {*expected} <= {"score_deviation", "visual_variance", "text_variance"}
 
 
-def test_positives_are_all_captions_of_an_item_wherever_it_stands():
+def test_positives_include_captions_of_duplicate_items():
     item_V, row_T = torch.tensor([7, 2, 7]), torch.tensor([0, 0, 1, 2])
     expected = [[1, 1, 0, 1], [0, 0, 1, 0], [1, 1, 0, 1]]
     assert batch_positives(item_V, row_T).int().tolist() == expected

@@ -1,4 +1,4 @@
-"""Video-ColBERT: two levels of a video, their similarities with texts, and a loss for each, as recorded."""
+"""Video-ColBERT: two levels of a video, their similarities with texts, and a loss for each."""
 
 import pytest
 import torch
@@ -33,7 +33,7 @@ def in_turn(frames: Tensor, video: Tensor) -> Tensor:
     return torch.stack(both, dim=2).flatten(1, 2)
 
 
-def test_the_levels_of_a_video(golden):
+def test_video_colbert_levels_match_recorded_outputs(golden):
     weights = [f"layers.{n}.{name}" for n in (0, 1) for name in nn.TransformerEncoderLayer(8, 2).state_dict()]
     row = Row(
         case="video_colbert/levels",
@@ -44,7 +44,7 @@ def test_the_levels_of_a_video(golden):
     hold_to_recorded(golden / "interactions", row)
 
 
-def test_the_sum_of_both_levels(golden):
+def test_mms_matches_recorded_outputs(golden):
     similarity = SIMILARITIES.build("mms")
 
     def call(text: Tensor, frames: Tensor, video: Tensor) -> Tensor:
@@ -53,7 +53,7 @@ def test_the_sum_of_both_levels(golden):
     hold(golden / "interactions", "mms/sum", similarity, call, {})
 
 
-def test_the_loss_of_both_levels(golden):
+def test_video_colbert_loss_matches_recorded_outputs(golden):
     model = built()
 
     def call(text: Tensor, frames: Tensor, video: Tensor) -> Tensor:
@@ -62,12 +62,12 @@ def test_the_loss_of_both_levels(golden):
         scored = Scored(model.score(*sides), pairs, pairs, *sides)
         return model.terms(scored, epoch=0.0)["loss"] / len(
             text
-        )  # theirs: the mean over all pairs, and the bias subtracted
+        )  # theirs: the mean over all pairs, with the bias subtracted
 
     hold(golden / "interactions", "mms/loss", nn.Identity(), call, {})
 
 
-def test_the_losses_are_logged_and_every_weight_learns():
+def test_loss_terms_are_logged_and_weights_get_gradients():
     model = built()
     terms = model(batch_of(0, 7, 20, 3, 30, 12), epoch=2.0)
     expected = 0.7 * terms["loss_frames"] + 1.2 * terms["loss_video"]
@@ -76,7 +76,7 @@ def test_the_losses_are_logged_and_every_weight_learns():
     assert all(parameter.grad.any() for parameter in model.visual.aggregator.parameters())
 
 
-def test_items_of_one_modality_are_compared_level_by_level():
+def test_mms_compares_same_modality_level_by_level():
     mms, maxsim = SIMILARITIES.build("mms"), SIMILARITIES.build("maxsim")
     x, y = (normalize(torch.randn(3, k, 6), dim=-1) for k in (6, 4))
     levels = maxsim(x[:, 0::2], y[:, 0::2]) + maxsim(x[:, 1::2], y[:, 1::2])
@@ -85,6 +85,6 @@ def test_items_of_one_modality_are_compared_level_by_level():
     torch.testing.assert_close(mms.between("text", "visual")(y, x), mms(x, y).T)
 
 
-def test_another_similarity_is_refused():
+def test_video_colbert_refuses_other_similarities():
     with pytest.raises(InputError, match="--similarity mms"):
         built(similarity="maxsim")

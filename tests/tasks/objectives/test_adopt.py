@@ -19,9 +19,9 @@ def loss_of(sim: torch.Tensor, row_T=None, positive_VT=None, **given) -> dict[st
 
 
 def explicit(sim_VT, row_T, positive_VT, *, leak=False, **given) -> tuple[torch.Tensor, list[int]]:
-    """The loss by its definition, pair by pair, with what sorts for a sort; and K of each direction.
+    """Return the loss by its definition, pair by pair, and K of each direction.
 
-    With `leak`, a positive takes part in the choice of negatives as a score of 0, as in the code of the authors.
+    With `leak`, positives are candidate negatives with a score of 0, as in the authors' code.
     """
     given = CODE | given
     align = np.mean([sim_VT[row, column].item() for column, row in enumerate(row_T)])
@@ -51,8 +51,8 @@ def explicit(sim_VT, row_T, positive_VT, *, leak=False, **given) -> tuple[torch.
 
 
 @pytest.mark.parametrize("case", ["b16_0", "b16_3", "b16_6", "b16_9", "b64_0"])
-def test_the_recorded_numbers(golden, case):
-    """Where the recorded code draws a positive as its own negative, the definition shows that nothing else differs."""
+def test_adopt_matches_recorded_outputs(golden, case):
+    """Where the authors' code picks a positive as a negative, check that nothing else differs."""
     z = np.load(golden / "adopt.npz", allow_pickle=False)
     sim = torch.from_numpy(z[f"{case}/scores"]).requires_grad_()
     found = loss_of(sim)
@@ -82,20 +82,20 @@ def test_the_recorded_numbers(golden, case):
     ("positive", "negative", "code", "paper"),
     [(0, 0, 70, 127), (0.3, 0.1, 39, 121), (0.5, 0.1, 6, 113), (0.7, 0.05, 1, None)],
 )
-def test_the_number_of_negatives_in_states_of_training(positive, negative, code, paper):
-    """Batches of 128 with constant scores; the paper's rule stays above a hundred."""
+def test_negative_count_shrinks_as_training_progresses(positive, negative, code, paper):
+    """Batches of 128 with constant scores; the paper's rule keeps more than 100 negatives."""
     sim = torch.full((128, 128), float(negative)).fill_diagonal_(positive)
     assert loss_of(sim)["negatives"].item() == pytest.approx(code, abs=1)
     if paper:
         assert loss_of(sim, rule="paper")["negatives"].item() == pytest.approx(paper, abs=1)
 
 
-def test_opposed_pairs_take_every_negative():
+def test_opposed_pairs_use_all_negatives():
     assert loss_of(-torch.eye(4) * 3)["negatives"] == 3
 
 
 @pytest.mark.parametrize("k", [1, 2, 5, 7])
-def test_exactly_k_count_where_several_tie(k):
+def test_top_k_logsumexp_counts_exactly_k_among_ties(k):
     line = torch.tensor([[3.0, 1, 1, 2, 1, 0, 3], [0, 0, 0, 0, 0, 0, 0]], dtype=torch.float64)
     for dim, x in ((1, line), (0, line.T.contiguous())):
         x.requires_grad_()

@@ -1,4 +1,4 @@
-"""Miners against their definitions, in the two objectives that share them."""
+"""Miners against their definitions, in both objectives that use them."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ MARGIN, TEMPERATURE = 0.3, 0.2
 
 
 def scored(name: str) -> tuple[Tensor, Tensor, Tensor]:
-    """Return a batch; `low` is one of items with lower scores."""
+    """Return a batch; `low` is `items` with lower scores."""
     if name == "low":
         sim_VT, *rest = batch("items")
         return sim_VT - 0.3, *rest
@@ -20,7 +20,7 @@ def scored(name: str) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def chosen(spec: str, pair: Tensor, side: list[Tensor]) -> list[Tensor]:
-    """The negatives of a pair that count, by the definition."""
+    """Return the selected negatives of a pair, by definition."""
     order = sorted(side, key=lambda score: -float(score))
     if spec == "semi_hard":
         below = [score for score in order if score < pair]
@@ -31,7 +31,7 @@ def chosen(spec: str, pair: Tensor, side: list[Tensor]) -> list[Tensor]:
 def explicit(
     objective: str, spec: str, sim_VT: Tensor, row_T: Tensor, positive_VT: Tensor, *, mean: bool
 ) -> Tensor:
-    """The objectives, pair by pair."""
+    """Return the objective, computed pair by pair."""
     total = []
     for own, transposed in ((sim_VT, False), (sim_VT.T, True)):
         costs, count = [], 0
@@ -54,7 +54,7 @@ def explicit(
 @pytest.mark.parametrize("name", ["pairs", "items", "low"])
 @pytest.mark.parametrize("spec", ["all", "hard", "hard(k=3)", "semi_hard"])
 @pytest.mark.parametrize("objective", ["triplet", "triplet of means", "infonce"])
-def test_a_miner_chooses_by_its_definition_in_either_objective(objective, spec, name):
+def test_miners_match_definition_in_both_objectives(objective, spec, name):
     sim_VT, row_T, positive_VT = scored(name)
     sim_VT.requires_grad_()
     which, mean = objective.split()[0], "means" in objective
@@ -72,7 +72,7 @@ def test_a_miner_chooses_by_its_definition_in_either_objective(objective, spec, 
 
 @pytest.mark.parametrize("name", ["pairs", "items", "low"])
 @pytest.mark.parametrize("rule", ["code", "paper"])
-def test_adopt_is_infonce_of_its_miner(rule, name):
+def test_adopt_equals_infonce_with_adopt_k_miner(rule, name):
     sim_VT, row_T, positive_VT = scored(name)
     sim_VT.requires_grad_()
     adopt, infonce = (
@@ -89,7 +89,7 @@ def test_adopt_is_infonce_of_its_miner(rule, name):
     torch.testing.assert_close(ours, theirs, atol=1e-9, rtol=0)
 
 
-def test_all_negatives_count_in_the_first_epochs_whatever_the_miner():
+def test_warmup_uses_all_negatives():
     batch = scored("items")
     late = OBJECTIVES.build("triplet(negatives=adopt_k, warmup_epochs=2)")
     every = OBJECTIVES.build("triplet(negatives=all)")
@@ -99,5 +99,5 @@ def test_all_negatives_count_in_the_first_epochs_whatever_the_miner():
 
 
 @pytest.mark.parametrize("name", [*MINERS.names(), "hard(k=4)", "adopt_k(rule=paper)"])
-def test_miners_keep_their_promises(name):
+def test_miners_select_as_documented(name):
     assert [o for o in outcomes(name, kind="miner") if not o.passed] == []

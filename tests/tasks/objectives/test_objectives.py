@@ -1,4 +1,4 @@
-"""Recorded numbers of objectives, positives, batches without negatives, autocast, learned temperatures."""
+"""Objectives: recorded outputs, positives, batches without negatives, autocast, learned temperature."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ def scores(rows: int, columns: int, seed: int = 0) -> torch.Tensor:
 
 @pytest.mark.parametrize("case", ["early", "mid", "collapsed", "b1"])
 @pytest.mark.parametrize(("mode", "epoch"), [("sum", 0.5), ("max", 1.0)])
-def test_triplet_reproduces_the_recorded_numbers(golden, case, mode, epoch):
+def test_triplet_matches_recorded_outputs(golden, case, mode, epoch):
     z = np.load(golden / "triplet.npz", allow_pickle=False)
     sim = torch.from_numpy(z[f"{case}/scores"]).requires_grad_()
     loss = OBJECTIVES.build("triplet(margin=0.2)")(sim, *pairs(len(sim)), epoch=epoch)["loss"]
@@ -26,7 +26,7 @@ def test_triplet_reproduces_the_recorded_numbers(golden, case, mode, epoch):
         np.testing.assert_allclose(sim.grad, z[f"{case}/grad_{mode}"], atol=1e-6)
 
 
-def test_semi_hard_negatives_by_hand():
+def test_semi_hard_triplet_matches_hand_computed_loss():
     sim = torch.tensor([[0.5, 0.4, 0.6], [0.9, 0.1, 0.8], [0.45, 0.2, 0.5]])
     cost = OBJECTIVES.build("triplet(negatives=semi_hard, warmup_epochs=0)")(sim, *pairs(3), epoch=0)["loss"]
     # rows: 0.4 below 0.5; nothing below 0.1, so the lowest, 0.8; 0.45 below 0.5
@@ -35,8 +35,8 @@ def test_semi_hard_negatives_by_hand():
 
 
 @pytest.mark.parametrize("case", ["recipe", "with_div", "triplet_only"])
-def test_images_with_all_their_captions(golden, case):
-    """The triplet loss of DivE, beside its regularisers, from embeddings that are sets."""
+def test_triplet_on_sets_matches_recorded_dive_loss(golden, case):
+    """DivE's triplet loss without its regularisers, on sets, with five captions per image."""
     z = np.load(golden / "dive_loss.npz", allow_pickle=False)
     visual, text = (torch.from_numpy(z[f"{case}/{n}"]).double() for n in ("images", "captions"))
     sim = SIMILARITIES.build("smooth_chamfer")(visual, text)
@@ -64,11 +64,11 @@ EVERY = [
     "adopt",
     "adopt(rule=paper, margin=0, positive_in_denominator=False, halve=False)",
 ]
-YES_OR_NO = ("siglip", "pcmepp")  # to which all positives are alike, and each counts by itself
+YES_OR_NO = ("siglip", "pcmepp")  # sigmoid losses, in which every positive pair counts
 
 
 @pytest.mark.parametrize("spec", EVERY)
-def test_duplicates_of_an_image_are_not_negatives(spec):
+def test_duplicate_images_are_not_negatives(spec):
     objective = OBJECTIVES.build(spec)
     item = torch.tensor([1, 1, 2])
     sim = torch.tensor([[0.5, 0.9, 0.0], [0.9, 0.5, 0.0], [0.0, 0.0, 0.5]], requires_grad=True)
@@ -81,20 +81,20 @@ def test_duplicates_of_an_image_are_not_negatives(spec):
 
 
 @pytest.mark.parametrize("spec", EVERY)
-def test_under_autocast_scores_in_single_precision_stay_so(spec):
-    """Scores of 60,000 times 1 / temperature are beyond half precision."""
+def test_float32_scores_stay_float32_under_autocast(spec):
+    """Scores of 60,000 divided by the temperature overflow float16."""
     sim = (6e4 * scores(4, 4).float()).requires_grad_()
     with torch.autocast("cpu", dtype=torch.float16):
         loss = OBJECTIVES.build(spec)(sim, *pairs(4), epoch=2.0)["loss"]
     loss.backward()
     assert loss.dtype == torch.float32
-    if "paper" not in spec:  # whose uniformity is a logarithm of exponentials: infinite here, and K one
+    if "paper" not in spec:  # its uniformity, a log of exponentials, is infinite here, and K is 1
         assert loss.isfinite()
     assert sim.grad.isfinite().all()
 
 
 @pytest.mark.parametrize("spec", EVERY)
-def test_a_batch_of_one_item_has_no_negatives(spec):
+def test_batch_of_one_item_has_no_negatives(spec):
     sim = torch.tensor([[0.3, 0.1], [0.2, 0.3]], requires_grad=True)
     loss = OBJECTIVES.build(spec)(sim, torch.arange(2), torch.ones(2, 2, dtype=torch.bool), epoch=2.0)["loss"]
     loss.backward()
@@ -111,7 +111,7 @@ def test_a_batch_of_one_item_has_no_negatives(spec):
         assert (sim.grad == 0).all()
 
 
-def test_the_factor_is_clipped_at_100_and_comes_down_again():
+def test_learned_scale_is_clipped_at_100_and_can_decrease():
     objective = OBJECTIVES.build("infonce(temperature=0.01, learned=True)").double()
     optimizer = torch.optim.SGD(objective.parameters(), lr=1.0)
 
@@ -124,7 +124,7 @@ def test_the_factor_is_clipped_at_100_and_comes_down_again():
 
     objective.log_scale.data.add_(3.0)
     right, wrong = (torch.eye(3, dtype=torch.float64) * sign for sign in (0.01, -0.01))
-    assert step(right) == pytest.approx(0.01)  # however far beyond the bound it was
+    assert step(right) == pytest.approx(0.01)  # even from far beyond the bound
     assert step(right) == pytest.approx(0.01)
     step(wrong)
     assert step(wrong) > 0.01

@@ -1,4 +1,4 @@
-"""PCME++: ranks by certainty, and pseudo-positives; test_recorded_objectives.py has the authors' numbers."""
+"""PCME++: certainty, NaN and pseudo-positives; test_recorded_objectives.py compares recorded outputs."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ def gaussians(size: int, dim: int = 6) -> Tensor:
     return torch.stack([normalize(mean, dim=-1), log_variance - 1], dim=1)
 
 
-def test_a_surer_one_comes_first_and_what_is_not_a_number_stays_so():
+def test_csd_prefers_certain_match_and_propagates_nan():
     similarity, x = SIMILARITIES.build("csd"), gaussians(1)
     sure, unsure = x.clone(), x.clone()
     unsure[:, 1] += 0.1
@@ -29,15 +29,15 @@ def test_a_surer_one_comes_first_and_what_is_not_a_number_stays_so():
     assert similarity(spoilt, x).isnan().flatten().tolist() == [False, True, False]
 
 
-def test_pseudo_positives_by_hand():
-    """Image 0 is nearer to text 1 than to its own, and as near to text 2; no text is nearer to a foreign image."""
+def test_pseudo_positives_match_hand_computed_loss():
+    """Image 0 is closer to text 1 than to text 0, and as close to text 2; texts are closest to their own."""
     sim_VT = torch.tensor([[-1.0, -0.5, -1.0], [-2.0, -0.4, -3.0], [-2.0, -3.0, -0.3]])
     objective, plain = (OBJECTIVES.build(f"pcmepp(scale=1, bias=0, pseudo={pseudo})") for pseudo in (1, 0))
     terms, alone = (of(sim_VT, *pairs(3), epoch=0.0) for of in (objective, plain))
     assert terms["pseudo_positives"].item() == pytest.approx((2 / 3 + 0) / 2)
     assert "pseudo_positives" not in alone
     matched = alone["loss"].item() / 2
-    # a yes in the place of a no takes softplus(s) away and adds softplus(-s): -s
+    # relabelling a negative as positive removes softplus(s) and adds softplus(-s): -s in all
     assert terms["loss"].item() - alone["loss"].item() == pytest.approx(
         2 * matched + (0.5 + 1.0) / 9, abs=1e-6
     )
@@ -45,7 +45,7 @@ def test_pseudo_positives_by_hand():
     assert turned["loss"].item() == pytest.approx(terms["loss"].item())
 
 
-def test_of_several_positives_the_lowest_score_counts_wherever_it_stands():
+def test_pseudo_positives_compare_with_lowest_positive():
     objective = OBJECTIVES.build("pcmepp")
     sim_VT, row_T = torch.tensor([[-3.0, -1.0, -2.0], [-4.0, -4.0, -1.0]]), torch.tensor([0, 0, 1])
     positive_VT = batch_positives(torch.arange(2), row_T)

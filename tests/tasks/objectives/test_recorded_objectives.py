@@ -1,4 +1,4 @@
-"""Objectives, similarities and regularisers against their authors' numbers."""
+"""Objectives, similarities and regularisers against recorded outputs of the authors' code."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from polypool.tasks.similarities.vectors import Embeddings
 
 
 def loss_of(objective: nn.Module, sim_VT: Tensor) -> Tensor:
-    """Return the loss of a matrix whose pairs are on the diagonal, after the warm-up."""
+    """Return the loss after the warm-up of scores whose pairs are on the diagonal."""
     row_T = torch.arange(len(sim_VT))
     return objective(sim_VT, row_T, torch.eye(len(sim_VT), dtype=torch.bool), epoch=5.0)["loss"]
 
@@ -24,14 +24,14 @@ def loss_of(objective: nn.Module, sim_VT: Tensor) -> Tensor:
         ("siglip", "siglip", ("log_scale", "bias")),
     ],
 )
-def test_losses_of_scores(golden, part, spec, names):
+def test_contrastive_losses_match_recorded_outputs(golden, part, spec, names):
     objective = OBJECTIVES.build(spec)
     names = {name: name for name in names}
     hold(golden / "objectives", f"{part}/pairs", objective, lambda sim: loss_of(objective, sim), names)
 
 
 @pytest.mark.parametrize(("case", "pseudo"), [("pairs", 0.0), ("pseudo", 0.3)])
-def test_the_loss_of_distributions(golden, case, pseudo):
+def test_pcmepp_matches_recorded_outputs(golden, case, pseudo):
     objective, csd = OBJECTIVES.build(f"pcmepp(pseudo={pseudo})"), SIMILARITIES.build("csd")
 
     def call(**inputs: Tensor) -> Tensor:
@@ -47,7 +47,7 @@ def test_the_loss_of_distributions(golden, case, pseudo):
     )
 
 
-def test_the_hardest_triplets_of_sets(golden):
+def test_hardest_triplet_on_mil_matches_recorded_outputs(golden):
     objective = OBJECTIVES.build("triplet(margin=0.3, reduction=mean)")
     mil = SIMILARITIES.build("mil")
 
@@ -57,7 +57,7 @@ def test_the_hardest_triplets_of_sets(golden):
     hold(golden / "objectives", "mil/hardest", objective, call, {})
 
 
-def test_late_interaction(golden):
+def test_maxsim_matches_recorded_outputs(golden):
     maxsim = SIMILARITIES.build("maxsim")
 
     def call(visual: Tensor, text: Tensor) -> Tensor:
@@ -68,7 +68,7 @@ def test_late_interaction(golden):
 
 @pytest.mark.parametrize("layers", [1, 2, 3])
 @pytest.mark.parametrize("case", ["whole", "masked"])
-def test_weighted_token_interaction(golden, case, layers):
+def test_wti_matches_recorded_outputs(golden, case, layers):
     wti = Similarity.build(f"wti(layers={layers})", 8)
     ends = [f".{2 * number}" for number in range(layers)]
     names = {
@@ -90,9 +90,9 @@ def test_weighted_token_interaction(golden, case, layers):
     hold(golden / "interactions", f"wti/{case}{layers}", wti, call, names)
 
 
-def test_regularisers(golden):
+def test_regularisers_match_recorded_outputs(golden):
     diversity, mmd, vib = (REGULARISERS.build(f"{name}(weight=1.0)") for name in ("diversity", "mmd", "vib"))
-    half = 0.5  # each sums over both modalities, the recorded ones are of one
+    half = 0.5  # ours sum over both modalities, the recorded ones over one
 
     def spread(x: Tensor) -> Tensor:
         return half * diversity(Embeddings(x), Embeddings(x))

@@ -27,7 +27,7 @@ def encoded(size: int, k: int, *, seed: int = 0, residual: bool = True) -> Embed
 
 
 @pytest.mark.parametrize("name", WITHIN_SETS)
-def test_residuals_are_replaced_by_embeddings_on_request(name):
+def test_on_embedding_option_ignores_residuals(name):
     visual, text = encoded(3, 3), encoded(6, 3, seed=1)
     bare = [Embeddings(side.vectors) for side in (visual, text)]
     on_embedding = build(name, on="embedding")(visual, text)
@@ -35,7 +35,7 @@ def test_residuals_are_replaced_by_embeddings_on_request(name):
 
 
 @pytest.mark.parametrize("case", ["recipe", "with_div"])
-def test_the_recorded_numbers_of_dive(golden, case):
+def test_dive_regularisers_match_recorded_outputs(golden, case):
     z = np.load(golden / "dive_loss.npz", allow_pickle=False)
     parts = ("images", "image_residuals", "captions", "caption_residuals")
     x = [torch.from_numpy(z[f"{case}/{name}"]) for name in parts]
@@ -51,7 +51,7 @@ def test_the_recorded_numbers_of_dive(golden, case):
         total.backward()
         for name, side in list(zip(parts, sides, strict=True))[
             1::2
-        ]:  # the triplet loss has no part in residuals
+        ]:  # the triplet loss does not depend on residuals
             np.testing.assert_allclose(side.grad, z[f"{case}/grad_{name}"], atol=1e-8, rtol=1e-3)
 
 
@@ -59,8 +59,8 @@ def explicit(pairs) -> torch.Tensor:
     return sum(torch.exp(2 * (a @ b / (a.norm() * b.norm()) - 0.3)) for a, b in pairs) / len(pairs)
 
 
-def test_the_losses_of_maxmatch_by_loops():
-    """Each element against the others of its set, and against its global feature; unequal numbers of sets."""
+def test_maxmatch_losses_match_loops():
+    """Each element against the others of its set and against its global feature; the sides differ in size."""
     sides = encoded(3, 3), encoded(6, 2, seed=1)
     within, globally = 0, 0
     for vectors, _, feature in sides:
@@ -77,7 +77,7 @@ def test_the_losses_of_maxmatch_by_loops():
         torch.testing.assert_close(ours, theirs)
 
 
-def test_the_global_discriminative_loss_needs_a_global_feature():
+def test_global_discriminative_needs_a_global_feature():
     term, single = build("global_discriminative"), Embeddings(encoded(6, 1).vectors[:, 0])
     assert term(encoded(3, 3), single) == term(single, encoded(3, 3)) > term(single, single) == 0
     with pytest.raises(InputError, match="choose slots"):
@@ -85,7 +85,7 @@ def test_the_global_discriminative_loss_needs_a_global_feature():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_gradients_at_zero_distance_are_zero(dtype):
+def test_mmd_gradient_is_zero_at_zero_distance(dtype):
     one = normalize(torch.randn(1, 1, 64, dtype=dtype), dim=-1)
     same = one.expand(8, 4, 64).clone().requires_grad_()
     value = build("mmd")(Embeddings(same), Embeddings(same))
@@ -95,7 +95,7 @@ def test_gradients_at_zero_distance_are_zero(dtype):
 
 
 @pytest.mark.parametrize("name", WITHIN_SETS)
-def test_single_vectors_add_nothing(name):
+def test_within_set_regularisers_ignore_single_vectors(name):
     sets, single = encoded(3, 3), Embeddings(encoded(6, 1).vectors[:, 0])
     assert 2 * build(name)(sets, single) == build(name)(sets, sets)
     assert build(name)(encoded(6, 1), single) == 0

@@ -21,12 +21,12 @@ def sets(size: int, k: int, dim: int = 6, *, seed: int = 0, scale: float = 1.0) 
 
 
 def build(spec: str) -> Similarity:
-    torch.manual_seed(0)  # for what wti draws
+    torch.manual_seed(0)  # wti has random initial weights
     return Similarity.build(spec, 6)
 
 
 def explicit(similarity: Similarity, spec: str, x_KD: torch.Tensor, y_LD: torch.Tensor) -> torch.Tensor:
-    """A similarity of two sets by its definition, element by element."""
+    """Return a similarity of two sets by its definition, element by element."""
     cosine = [[(x * y).sum() for y in y_LD] for x in x_KD]
     columns = list(zip(*cosine, strict=True))
     flat = [c for row in cosine for c in row]
@@ -69,7 +69,7 @@ def _weighed(lines, score_K1):
     params=[((3, 4), 1 << 25), ((3, 4), 0), ((1024, 1024), 1 << 25)], ids=["many", "again", "one"]
 )
 def block(request, monkeypatch):
-    """Many blocks, whose products are kept for the gradient or computed again, and one block."""
+    """Many blocks, with products stored or recomputed for the gradient, and one block."""
     size, stored = request.param
     monkeypatch.setitem(set_similarity.VECTORS, "cpu", size)
     monkeypatch.setattr(set_similarity, "STORED", stored)
@@ -80,7 +80,7 @@ CASES += [("max_match", 4, 4), ("max_match", 3, 2), ("max_match", 2, 8)]
 
 
 @pytest.mark.parametrize(("spec", "k", "l"), CASES)
-def test_against_the_definition_with_gradients(spec, k, l, block):  # noqa: E741
+def test_values_and_gradients_match_definition(spec, k, l, block):  # noqa: E741
     similarity = build(spec).double()
     x, y, weight_QG = sets(4, k), sets(5, l, seed=1), torch.randn(4, 5, dtype=torch.float64)
     expected_QG = torch.stack([torch.stack([explicit(similarity, spec, a, b) for b in y]) for a in x])
@@ -100,8 +100,8 @@ def test_against_the_definition_with_gradients(spec, k, l, block):  # noqa: E741
 
 
 @pytest.mark.parametrize("spec", ["maxsim", "maxsim(over=text)", "wti"])
-def test_a_negative_cosine_never_loses_to_an_element_that_is_not_there(spec, block):
-    """Sets of 3, 1 and 2 elements, opposite to the gallery's, with zero vectors between and after them."""
+def test_padding_never_wins_over_negative_cosines(spec, block):
+    """Sets of 3, 1 and 2 elements, opposite to the gallery's, padded with zeros between and after."""
     similarity, dim = build(spec).double(), 6
     x, y = (sets(3, 5, dim, seed=seed).detach().abs() for seed in (0, 1))
     y = -y
@@ -127,7 +127,7 @@ def test_a_negative_cosine_never_loses_to_an_element_that_is_not_there(spec, blo
 
 
 @pytest.mark.parametrize("spec", ["maxsim", "wti"])
-def test_a_set_without_an_element_is_like_nothing(spec, block):
+def test_empty_set_scores_zero_with_finite_gradients(spec, block):
     similarity = build(spec).double()
     x, y = sets(2, 3), sets(2, 2, seed=1)
     with torch.no_grad():
@@ -140,7 +140,7 @@ def test_a_set_without_an_element_is_like_nothing(spec, block):
 
 
 @pytest.mark.parametrize("case", ["base", "alpha32", "collapsed"])
-def test_the_recorded_numbers(golden, case):
+def test_set_similarities_match_recorded_outputs(golden, case):
     z = np.load(golden / "dive_similarity.npz", allow_pickle=False)
     x, y = (torch.from_numpy(z[f"{case}/{name}"]).requires_grad_() for name in ("images", "captions"))
     alpha = 32 if case == "alpha32" else 16
@@ -168,7 +168,7 @@ def test_smooth_chamfer_neither_overflows_nor_vanishes(scale, alpha):
     assert x.grad.abs().sum() > 0
 
 
-def test_sets_of_nine_are_too_large_to_assign():
+def test_max_match_refuses_sets_above_8_elements():
     with pytest.raises(InputError, match="at most 8 elements, and a set has 9"):
         build("max_match")(sets(2, 4), sets(2, 9))
 
@@ -177,7 +177,7 @@ SCALED = {OF_SETS[1]: lambda x: torch.sigmoid(3 * x - 1), OF_SETS[-1]: torch.exp
 
 
 @pytest.mark.parametrize("spec", [*OF_SETS, "cosine"])
-def test_a_vector_is_a_set_of_one(spec):
+def test_single_vector_scores_as_set_of_one(spec):
     similarity, x, y = build(spec).double(), sets(3, 1)[:, 0], sets(4, 1, seed=1)[:, 0]
     expected = x @ y.T
     if spec in SCALED:

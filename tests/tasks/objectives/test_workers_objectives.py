@@ -51,7 +51,7 @@ CASES = [
 
 
 class Projection(nn.Module):
-    """In the place of a branch: one linear map of ready sets; for single vectors their mean, for `csd` Gaussians."""
+    """Stub branch: a linear map of sets; returns their mean for single vectors, and Gaussians for `csd`."""
 
     def __init__(self, similarity: str) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class Projection(nn.Module):
     def forward(self, x_BKD: Tensor, mask_BK: Tensor) -> Embeddings:
         residual_BKD = x_BKD @ self.weight
         vector_BKD = residual_BKD + x_BKD.mean(dim=1, keepdim=True)
-        if not mask_BK.all():  # as wide as this worker's largest set
+        if not mask_BK.all():  # padded to this worker's largest set
             size = int(mask_BK.sum(dim=1).max())
             return Embeddings(l2_normalise((vector_BKD * mask_BK[..., None])[:, :size]))
         if self.similarity == "csd":
@@ -74,9 +74,9 @@ class Projection(nn.Module):
 
 
 def of_worker(case: tuple[str, str, str]) -> dict[str, Tensor]:
-    """Return the terms of the global batch and every gradient, from this worker's share of it."""
+    """Return the loss terms of the global batch and all gradients, from this worker's share of it."""
     similarity, objective, regulariser = case
-    torch.manual_seed(0)  # for what a similarity draws
+    torch.manual_seed(0)  # similarities may have random initial weights
     generator = torch.Generator().manual_seed(0)
     share = IMAGES // world()
     mine = slice(rank() * share, (rank() + 1) * share)
@@ -89,7 +89,7 @@ def of_worker(case: tuple[str, str, str]) -> dict[str, Tensor]:
         "visual_mask": torch.arange(K) < size_V[:, None],
         "text": captions,
         "text_mask": torch.arange(K) < size_V.repeat_interleave(CAPTIONS)[:, None],
-        "item": torch.tensor([3, 1, 4, 1, 5, 9])[mine],  # one image is on both workers
+        "item": torch.tensor([3, 1, 4, 1, 5, 9])[mine],  # image 1 is on both workers
         "row": torch.arange(share).repeat_interleave(CAPTIONS),
     }
     branch, added = Projection(similarity), [REGULARISERS.build(regulariser)] if regulariser else []
@@ -114,7 +114,7 @@ def two_workers(tmp_path_factory) -> list[list[dict[str, Tensor]]]:
     return [torch.load(os.path.join(folder, f"{number}.pt"), weights_only=True) for number in range(2)]
 
 
-def test_every_part_is_among_the_cases():
+def test_cases_cover_all_built_in_parts():
     for which, registry in enumerate((SIMILARITIES, OBJECTIVES, REGULARISERS)):
         built_in = {
             name for name in registry.names() if registry.get(name).__module__.startswith(registry.package)
@@ -123,7 +123,7 @@ def test_every_part_is_among_the_cases():
 
 
 @pytest.mark.parametrize("number", range(len(CASES)), ids=["-".join(filter(None, case)) for case in CASES])
-def test_two_workers_find_what_one_finds(number, two_workers):
+def test_two_workers_match_loss_and_gradients_of_one(number, two_workers):
     expected = of_worker(CASES[number])
     gradients = {name: x.abs().max() for name, x in expected.items() if name.startswith("gradient of")}
     assert min(gradients.values()) > 1e-4, gradients

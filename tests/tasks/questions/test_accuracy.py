@@ -19,7 +19,7 @@ def recorded(golden) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("version", ["2021", "2017"])
-def test_the_recorded_accuracy(recorded, version):
+def test_accuracy_matches_recorded_outputs(recorded, version):
     answers, predictions = recorded["ground_truth"].tolist(), recorded["prediction"].tolist()
     found_Q = HumanAnswers(answers).accuracy(predictions, version=version)
     expected_Q = recorded[f"accuracy_{version}"]
@@ -27,7 +27,7 @@ def test_the_recorded_accuracy(recorded, version):
     np.testing.assert_allclose(np.round(100 * found_Q, 2), expected_Q, rtol=0, atol=1e-9)
 
 
-def test_any_number_of_answers_is_scored():
+def test_accuracy_supports_any_number_of_answers():
     people = HumanAnswers([["x", "x"], ["x"] * 4, ["x"], ["x"] * 2 + ["y"] * 10, ["x"] * 3 + ["X", "y"]])
     for version in ("2021", "2017"):
         found = people.accuracy(["x"] * 5, version=version)
@@ -36,7 +36,7 @@ def test_any_number_of_answers_is_scored():
         )
 
 
-def test_exact_matches_are_the_share_of_normalised_answers():
+def test_exact_match_is_share_of_normalised_answers():
     people = HumanAnswers([["Yes!"], ["1,000"], ["yes"], ["a cat", "Cat", "dog"], ["x"] * 3 + ["y"] * 9])
     assert people.exact_match(["yes", "1000", "no", "cat", "x"]) == pytest.approx([1, 1, 0, 2 / 3, 1 / 4])
     assert HumanAnswers([]).exact_match([]).shape == (0,)
@@ -46,18 +46,18 @@ def test_exact_matches_are_the_share_of_normalised_answers():
     ("counts", "protocol"),
     [
         ({10: 100}, "vqa"),
-        ({0: 50, 10: 3}, "vqa"),  # those of test-dev have none
-        ({9: 1, 10: 98, 12: 1}, "vqa"),  # ingest leaves damaged answers out
+        ({0: 50, 10: 3}, "vqa"),  # questions of test-dev have none
+        ({9: 1, 10: 98, 12: 1}, "vqa"),  # ingest drops damaged answers
         ({9: 2, 10: 98}, "exact-match"),
         ({11: 5}, "vqa"),
         ({1: 5}, "exact-match"),
     ],
 )
-def test_the_protocol_follows_from_the_numbers_of_answers(counts, protocol):
+def test_protocol_depends_on_answer_counts(counts, protocol):
     assert protocol_for(counts) == protocol
 
 
-def test_means_by_type(recorded):
+def test_accuracy_is_averaged_by_type(recorded):
     accuracy_Q = recorded["accuracy_2021"] / 100
     kinds = recorded["answer_types"][recorded["answer_type"]].tolist()
     starts = recorded["question_types"][recorded["question_type"]].tolist()
@@ -79,10 +79,10 @@ STEPS |= dict.fromkeys(("composed_2021", "composed_2017"), normalise)
 
 
 @pytest.mark.parametrize("key", STEPS)
-def test_the_recorded_strings_all_of_them(golden, key):
+def test_normaliser_matches_all_recorded_strings(golden, key):
     with np.load(golden / "vqa_normaliser.npz", allow_pickle=False) as z:
         given, expected = z["input"].tolist(), z[key].tolist()
-        assert {"long_periods", "non_ascii_digit"} <= set(z.files)  # these rows are compared, too
+        assert {"long_periods", "non_ascii_digit"} <= set(z.files)  # these rows are compared as well
     wrong = {
         text: STEPS[key](text) for text, to in zip(given, expected, strict=True) if STEPS[key](text) != to
     }

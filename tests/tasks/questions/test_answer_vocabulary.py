@@ -9,11 +9,11 @@ SOFT = {0: 0, 1: 0.3, 2: 0.6, 3: 0.9}
 
 
 def counted(answers: list[list[str]], words: list[str]) -> np.ndarray:
-    """Targets from their definition."""
+    """Return soft targets by definition."""
     return np.array([[SOFT.get(of.count(word), 1) for word in words] for of in answers], np.float32)
 
 
-def test_an_answer_needs_nine_questions():
+def test_vocabulary_keeps_answers_of_nine_questions():
     labels = ["Cats"] * 8 + ["the cats!"] + ["dog"] * 8 + ["two"] * 5 + ["2"] * 4 + ["b"] * 9
     vocabulary = AnswerVocabulary.build(labels)
     assert vocabulary.answers == ("2", "b", "cats")
@@ -29,14 +29,14 @@ def test_share_targets_count_normalised_answers():
     assert targets.tolist() == [[0.5, 0, 0.25], [0, 1, 0], [0, 0, 0], [0, 0, 0]]
 
 
-def test_hard_targets_are_the_normalised_label():
+def test_hard_targets_mark_the_normalised_label():
     targets = AnswerVocabulary(["2", "cat"]).hard_targets(["The cat", "bird", "two"])
     assert targets.batch(np.array([2, 1, 0])).tolist() == [[1, 0], [0, 0], [0, 1]]
 
 
 @pytest.mark.parametrize("least", [3, 9])
-def test_the_recorded_soft_targets(golden, least):
-    """The records do not say which answer each column is: it is found by its values, then all are compared."""
+def test_soft_targets_match_recorded_outputs(golden, least):
+    """The record does not name the answer of each column: find it by its values, then compare all columns."""
     with np.load(golden / "vqa_accuracy.npz", allow_pickle=False) as z:
         answers, target_QA = z["ground_truth"].tolist(), z[f"soft_target_min{least}"]
         labels = z["multiple_choice_answer"].tolist()
@@ -55,11 +55,11 @@ def test_the_recorded_soft_targets(golden, least):
     np.testing.assert_array_equal(vocabulary.soft_targets(answers).batch(np.arange(len(answers))), target_QA)
 
 
-def test_priors():
+def test_answer_prior_predicts_by_first_words():
     questions = ["What color is it?", "what  Color, now", "What color is that?"]
     questions += ["Is it new?", "is it old", "Is he?"]
     prior = AnswerPrior(questions, ["red", "blue", "red", "yes", "no", "yes"])
-    assert prior.most_frequent == "red"  # as frequent as yes, and first in the alphabet
+    assert prior.most_frequent == "red"  # tied with yes; first in the alphabet
     asked = ["WHAT COLOR?", "is it", "Is he here?", "Who?", "", "What colorful"]
     assert prior.predict(asked) == ["red", "no", "yes", "red", "red", "red"]
     assert first_words("Why, though?") == ("why", "though")

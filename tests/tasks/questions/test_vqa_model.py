@@ -15,7 +15,7 @@ V_SIZES, T_SIZES, ANSWERS = [3, 1, 6, 4], [5, 2, 1, 7], 5
 
 
 def made(*, text=None, visual=None, **changes) -> VQAModel:
-    """A small model in float64 for evaluation, with weights that do not depend on the default precision."""
+    """A small model in float64 for evaluation, with weights that do not depend on the default dtype."""
     torch.manual_seed(0)
     visual = visual or Grid({"dim": 6}, width=8)
     text = text or BiGRU({"words": WORDS}, width=8, embedding=4)
@@ -28,7 +28,7 @@ def made(*, text=None, visual=None, **changes) -> VQAModel:
 
 
 def batch_of(*, pad: int = 0) -> dict[str, torch.Tensor]:
-    """Questions of several lengths about images of several sizes; noise lies under the masks."""
+    """Questions of several lengths about images of several sizes; masked values are noise."""
     visual, visual_mask = random_sets(V_SIZES, 6, dtype=torch.float64)
     visual = torch.nn.functional.pad(visual, (0, 0, 0, pad), value=9.0)
     visual_mask = torch.nn.functional.pad(visual_mask, (0, pad))
@@ -93,7 +93,7 @@ def explicit(model: VQAModel, spec: str, cross: str, fusion: str, one: dict) -> 
         ("", "max", "product"),
     ],
 )
-def test_it_is_the_formula_of_the_paper_values_and_gradients(cross, aggregator, fusion):
+def test_values_and_gradients_match_paper_formula(cross, aggregator, fusion):
     model, batch = made(cross=cross, aggregator=aggregator, fusion=fusion), batch_of()
     logits = model(batch)
     assert logits.shape == (4, ANSWERS)
@@ -116,7 +116,7 @@ def test_it_is_the_formula_of_the_paper_values_and_gradients(cross, aggregator, 
         (CROSS, "slots(k=2, heads=2, head_width=4)", "pie(k=2)"),
     ],
 )
-def test_padding_and_batch_mates_change_nothing(cross, aggregator, text_aggregator):
+def test_padding_and_batch_mates_do_not_change_logits(cross, aggregator, text_aggregator):
     model = made(cross=cross, aggregator=aggregator, text_aggregator=text_aggregator)
     batch = batch_of()
     logits = model(batch)
@@ -129,7 +129,7 @@ def test_padding_and_batch_mates_change_nothing(cross, aggregator, text_aggregat
         assert parameter.grad is None or parameter.grad.isfinite().all(), name
 
 
-def test_a_summary_reaches_an_aggregator_that_takes_one():
+def test_global_feature_reaches_text_aggregator():
     text = Words({"words": WORDS}, width=12, embedding=8, dropout=0.0)
     model = made(text=text, cross=CROSS, aggregator="mean", text_aggregator="pie(k=2, width=12)")
     batch = batch_of()

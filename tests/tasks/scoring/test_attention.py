@@ -17,7 +17,7 @@ SLOTS = "slots(k=3, iterations=1, heads=2, head_width=4)"
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
-    """A run of retrieval with pictures, and one on questions."""
+    """A retrieval run with pictures, and a question-answering run."""
     folder = tmp_path_factory.mktemp("attention")
     runs = make_corpus(folder / "pairs", images=folder / "images"), make_questions(folder / "asked")
     for number in range(84):
@@ -31,7 +31,7 @@ def built(run, **changes):
     return adapter, adapter.model(pretrained=False)
 
 
-def test_the_weights_are_those_of_each_pair_alone_and_the_model_is_as_before(tiny):
+def test_attention_matches_single_pairs_and_keeps_model_state(tiny):
     adapter, model = built(
         tiny[0], aggregator=SLOTS, text_aggregator="attention", similarity="smooth_chamfer"
     )
@@ -57,7 +57,7 @@ def test_the_weights_are_those_of_each_pair_alone_and_the_model_is_as_before(tin
     assert [it.text for it in again] == [it.text for it in found]
 
 
-def test_weights_of_channels_are_averaged_and_context_takes_part(tiny):
+def test_channel_weights_are_averaged_and_context_is_used(tiny):
     parts = {"aggregator": "score_attention(k=2, heads=2)", "text_aggregator": "softpool"}
     adapter, model = built(tiny[0], **parts, similarity="smooth_chamfer")
     model.eval()
@@ -72,7 +72,7 @@ def test_weights_of_channels_are_averaged_and_context_takes_part(tiny):
         np.testing.assert_allclose(it.weights["text"], weight_L[None], rtol=1e-5)
 
 
-def test_an_evaluation_records_attention_when_it_is_called(tiny):
+def test_evaluation_returns_lazy_attention_records(tiny):
     adapter, model = built(tiny[0], aggregator=SLOTS, similarity="smooth_chamfer")
     record = adapter.evaluate(model, "test", "whole").pictures[-1]()
     pairs, files = adapter.data("test"), {it.path for it in adapter.corpus.items("test")}
@@ -92,7 +92,7 @@ def test_an_evaluation_records_attention_when_it_is_called(tiny):
     assert all(it.nearest == () and it.item.file is None for it in record.examples)
 
 
-def test_the_nearest_caption_of_every_vector(monkeypatch):
+def test_nearest_caption_is_found_for_every_vector(monkeypatch):
     monkeypatch.setattr("polypool.tasks.scoring.attention_maps._CAPTIONS", 4)
     generator = torch.Generator().manual_seed(0)
     visual = torch.randn(3, 4, 6, generator=generator, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Ranks of both directions from one pass, against counts over the whole matrix."""
+"""Ranks in both directions from one pass, against counts over the whole matrix."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from polypool.tasks.scoring.metrics import Positives, Ranks, rank_both_ways
 
 
 class Asked:
-    """Blocks of a matrix, and how often each score was asked for."""
+    """Returns blocks of a matrix, and counts the requests of each score."""
 
     def __init__(self, sim_RC: torch.Tensor) -> None:
         self.sim_RC, self.times_RC, self.largest = sim_RC, np.zeros(sim_RC.shape, int), (0, 0)
@@ -22,7 +22,7 @@ class Asked:
 
 
 def pairs(rows: int, columns: int, *, more: int) -> Positives:
-    """Every column is right for one row, in the rows' order, and `more` pairs are right anywhere."""
+    """Return one right row per column, in the rows' order, and `more` random right pairs."""
     rng = np.random.default_rng(0)
     row_P = np.concatenate([np.arange(columns) * rows // columns, rng.integers(0, rows, more)])
     column_P = np.concatenate([np.arange(columns), rng.integers(0, columns, more)])
@@ -30,7 +30,7 @@ def pairs(rows: int, columns: int, *, more: int) -> Positives:
 
 
 def counted(score_QG: np.ndarray, positives: Positives) -> np.ndarray:
-    """For each query the wrong answers above its best right one, those level with it, and the right ones level."""
+    """Count wrong answers above the best right one, and wrong and right answers tied with it, per query."""
     counts = []
     for query, score_G in enumerate(score_QG):
         right = positives.item_P[positives.start_Q1[query] : positives.start_Q1[query + 1]]
@@ -54,7 +54,7 @@ def tile(request, monkeypatch):
 @pytest.mark.parametrize(
     ("held", "dtype", "more"), [(0, torch.float16, 30), (400, torch.float32, 0), (1 << 30, torch.float64, 30)]
 )
-def test_both_directions_are_counted_as_in_the_whole_matrix(tile, held, dtype, more, monkeypatch):
+def test_both_directions_match_counts_over_full_matrix(tile, held, dtype, more, monkeypatch):
     monkeypatch.setattr(metrics, "CACHED", held)
     of_rows = pairs(20, 61, more=more)
     sim_RC = torch.randint(0, 9, (20, 61), generator=torch.Generator().manual_seed(more)).to(dtype)
@@ -63,7 +63,7 @@ def test_both_directions_are_counted_as_in_the_whole_matrix(tile, held, dtype, m
     np.testing.assert_array_equal(numbers(found[0]), counted(sim_RC.double().numpy(), of_rows))
     np.testing.assert_array_equal(numbers(found[1]), counted(sim_RC.T.double().numpy(), of_rows.transposed()))
     assert found[0].tied > 5
-    assert sim_RC.equal(before_RC), "a score may hand out what it keeps"
+    assert sim_RC.equal(before_RC), "the score's own blocks must not be modified"
 
 
 def test_each_score_is_computed_once(tile):
@@ -73,7 +73,7 @@ def test_each_score_is_computed_once(tile):
     assert all(size <= most for size, most in zip(score.largest, tile, strict=True))
 
 
-def test_without_room_tiles_with_right_answers_are_computed_again_and_no_others(monkeypatch):
+def test_only_uncached_right_answer_tiles_are_recomputed(monkeypatch):
     monkeypatch.setattr(metrics, "TILE", (5, 7))
     monkeypatch.setattr(metrics, "CACHED", 5 * 7 * 4)
     score = Asked(torch.rand(20, 60, generator=torch.Generator().manual_seed(0)))
@@ -82,5 +82,5 @@ def test_without_room_tiles_with_right_answers_are_computed_again_and_no_others(
     twice_RC = np.zeros((20, 60), bool)
     for row, column in zip(np.arange(60) * 20 // 60, np.arange(60), strict=True):
         twice_RC[row // 5 * 5 : row // 5 * 5 + 5, column // 7 * 7 : column // 7 * 7 + 7] = True
-    twice_RC[:5, :7] = False  # the first has room
+    twice_RC[:5, :7] = False  # the first tile fits in the cache
     np.testing.assert_array_equal(score.times_RC, 1 + twice_RC)

@@ -17,7 +17,7 @@ def rated(*pairs: tuple[str, str, float]) -> Rated:
 
 
 class Matrices:
-    """Scores from whole matrices; notes the largest block it was asked for."""
+    """Returns blocks of whole score matrices."""
 
     def __init__(self, between_NG, images_NN, captions_GG) -> None:
         self.between_NG, self.images_NN = torch.as_tensor(between_NG), torch.as_tensor(images_NN)
@@ -34,7 +34,7 @@ class Matrices:
 
 
 class Case:
-    """A made split of 14 images with 2 or 3 captions, and ratings of all kinds, thresholds included."""
+    """A synthetic split of 14 images with 2 or 3 captions, and ratings of all kinds, including thresholds."""
 
     def __init__(self, seed: int = 0) -> None:
         rng = np.random.default_rng(seed)
@@ -61,7 +61,7 @@ class Case:
         return Ratings(**{kind: rated(*pairs) for kind, pairs in self.pairs.items()})
 
     def answers(self, direction: str, query: int) -> set[int]:
-        """The right answers of a query, by the rules in words."""
+        """Return the right answers of a query, by the rules."""
         kind, least = {"t2t": ("sts", 3.0), "i2i": ("sis", 2.5)}.get(direction, ("sits", 3.0))
         place = {id: at for ids in (self.image_ids, self.caption_ids) for at, id in enumerate(ids)}
         rated = [(place[a], place[b]) for a, b, rating in self.pairs[kind] if rating >= least]
@@ -75,7 +75,7 @@ class Case:
         return found - {query}
 
     def rank(self, direction: str, query: int, *, self_score: float | None = None) -> float:
-        """The place of the best right answer when the gallery is sorted; the item itself has a score or is out."""
+        """Return the rank of the best right answer; the query itself has `self_score`, or is excluded."""
         of_images, of_captions = self.score.images_NN, self.score.captions_GG
         rows = {
             "t2t": of_captions,
@@ -103,7 +103,7 @@ class Case:
         return evaluate_crisscrossed(score or self.score, self.right)
 
 
-def test_ranks_and_metrics_are_those_of_the_rules_written_out():
+def test_ranks_and_metrics_match_explicit_rules():
     case = Case()
     found = case.evaluate()
     for direction in DIRECTIONS:
@@ -122,7 +122,7 @@ def test_ranks_and_metrics_are_those_of_the_rules_written_out():
     assert found.metrics["unknown_ratings"] == found.metrics["ties"] == 0
 
 
-def test_an_item_outside_its_gallery_ranks_as_one_that_scores_0_unless_answers_score_below():
+def test_query_is_excluded_from_its_own_gallery():
     case = Case()
     found = case.evaluate()
     case.score = Matrices(case.score.between_NG, case.score.images_NN - 2, case.score.captions_GG - 2)
@@ -133,7 +133,7 @@ def test_an_item_outside_its_gallery_ranks_as_one_that_scores_0_unless_answers_s
         np.testing.assert_array_equal(below.rank_Q[direction] + 1, expected)
 
 
-def test_without_high_ratings_the_ranks_between_modalities_are_the_recorded_ones(golden):
+def test_without_high_ratings_ranks_match_recorded_outputs(golden):
     with np.load(golden / "retrieval_eval.npz", allow_pickle=False) as z:
         sim_VT, i2t, t2i = z["weak/sims_u16"] / 65536, z["weak/i2t_ranks"], z["weak/t2i_ranks"]
     images, captions = [str(i) for i in range(100)], [str(g) for g in range(500)]
@@ -151,7 +151,7 @@ def test_without_high_ratings_the_ranks_between_modalities_are_the_recorded_ones
     assert answers.of["t2t"].count_Q.tolist() == [4] * 500
 
 
-def test_an_ensemble_is_the_mean_of_all_four_scores():
+def test_ensemble_averages_scores_of_all_directions():
     one, two = Case(0), Case(0)
     two.score = Matrices(*(torch.rand_like(x) for x in vars(one.score).values()))
     mean = Matrices(

@@ -1,4 +1,4 @@
-"""Retrieval by ECCV Caption's right answers against the rules in loops, and against its own package's evaluator."""
+"""Retrieval metrics with ECCV Caption's right answers, against the rules written out in loops."""
 
 import csv
 from io import StringIO
@@ -15,7 +15,7 @@ DIRECTIONS = ("i2t", "t2i")
 
 
 class Blocks:
-    """Scores from a whole matrix; notes how often each was asked for."""
+    """Returns blocks of a score matrix, and counts the requests of each score."""
 
     def __init__(self, sim_NG: torch.Tensor) -> None:
         self.sim_NG, self.times_NG = sim_NG, torch.zeros(sim_NG.shape)
@@ -26,7 +26,7 @@ class Blocks:
 
 
 class OfPairs(Blocks):
-    """In the place of a model that looks at every pair."""
+    """Stub of a cross-encoder, which scores selected pairs."""
 
     def __call__(self, images: slice, captions: slice) -> torch.Tensor:
         pytest.fail("it is asked for a whole block")
@@ -37,7 +37,7 @@ class OfPairs(Blocks):
 
 
 class Case:
-    """A made split of 30 images with 2 or 3 captions; 11 images and 13 captions are asked, and not in order."""
+    """A synthetic split of 30 images with 2 or 3 captions; 11 images and 13 captions are queries."""
 
     def __init__(self, seed: int = 0) -> None:
         rng = np.random.default_rng(seed)
@@ -50,7 +50,7 @@ class Case:
         self.of = {"i2t": {}, "t2i": {}}
         for image in rng.permutation(30)[:11].tolist():
             more = rng.choice(len(self.owner_T), 6, replace=False)
-            own = np.flatnonzero(self.owner_T == image)[1:]  # one of COCO's own is not right
+            own = np.flatnonzero(self.owner_T == image)[1:]  # one of COCO's own captions is not right
             self.of["i2t"][image] = sorted({*more.tolist(), *own.tolist()} - {int(own[0]) - 1})
         for caption in rng.permutation(len(self.owner_T))[:13].tolist():
             self.of["t2i"][caption] = sorted({int(self.owner_T[caption]), *rng.choice(30, 4).tolist()})
@@ -78,14 +78,14 @@ class Case:
 
 
 def of_query(order: list[int], right: set[int], total: int) -> dict[str, float]:
-    """What one query scores, by the definitions."""
+    """Return the metrics of one query, by definition."""
     hits = [sum(item in right for item in order[:rank]) for rank in range(1, total + 1)]
     at_hits = [hits[rank] / (rank + 1) for rank in range(total) if order[rank] in right]
     return {"map_at_r": sum(at_hits) / total, "r_precision": hits[-1] / total, "R1": float(order[0] in right)}
 
 
 @pytest.mark.parametrize("unknown", [False, True])
-def test_it_is_the_rules_written_out(unknown):
+def test_extended_metrics_match_explicit_rules(unknown):
     case = Case()
     found = evaluate_extended(Blocks(case.sim_NG), case.asked(case.extended(unknown=unknown)))
     both = 0.0
@@ -115,7 +115,7 @@ def test_it_is_the_rules_written_out(unknown):
     assert sum(found.metrics[f"{direction}/false_negatives"] for direction in DIRECTIONS) > 0
 
 
-def test_false_negatives_are_listed_with_what_was_found():
+def test_false_negatives_are_listed_with_top_result():
     case = Case()
     found = evaluate_extended(Blocks(case.sim_NG), case.asked())
     table = false_negatives(found, image_ids=case.image_ids, caption_ids=case.caption_ids, texts=case.texts)
@@ -133,7 +133,7 @@ def test_false_negatives_are_listed_with_what_was_found():
 
 
 @pytest.mark.parametrize("chunk", [200, 1 << 22])
-def test_each_score_is_computed_once_and_those_of_pairs_where_asked_alone(monkeypatch, chunk):
+def test_scores_are_computed_once_and_pairs_only_for_queries(monkeypatch, chunk):
     monkeypatch.setattr(extended, "_CHUNK", chunk)
     case = Case()
     blocks, pairs = Blocks(case.sim_NG), OfPairs(case.sim_NG)

@@ -27,7 +27,7 @@ def both_ways(sim_VT: np.ndarray | torch.Tensor, owner_T: np.ndarray, **options)
 
 
 @pytest.mark.parametrize("case", ["weak", "half_median", "folds"])
-def test_ranks_and_metrics_are_the_recorded_ones(golden, case):
+def test_ranks_and_metrics_match_recorded_outputs(golden, case):
     with np.load(golden / "retrieval_eval.npz", allow_pickle=False) as recorded:
         z = {key.split("/")[1]: recorded[key] for key in recorded.files if key.startswith(f"{case}/")}
     sim_VT = torch.from_numpy(z["sims_u16"].astype(np.float32) / 65536)
@@ -42,14 +42,14 @@ def test_ranks_and_metrics_are_the_recorded_ones(golden, case):
 
 
 def places_by_definition(score_G: np.ndarray, right: list[int]) -> np.ndarray:
-    """The best place of a right answer in every order of the gallery that sorts its scores."""
+    """Return the best rank of a right answer in every order of the gallery that sorts its scores."""
     best = score_G[right].max()
     orders = itertools.permutations(np.flatnonzero(score_G == best))
     places = [min(place for place, item in enumerate(order) if item in right) for order in orders]
     return (score_G > best).sum() + np.array(places)
 
 
-def test_ties_are_settled_as_all_orders_of_the_equals_say():
+def test_ties_average_over_all_orders():
     rng = np.random.default_rng(0)
     score_QG = rng.integers(0, 3, (40, 7)).astype(np.float32)
     answers = [sorted(rng.choice(7, rng.integers(1, 4), replace=False).tolist()) for _ in range(40)]
@@ -67,7 +67,7 @@ def test_ties_are_settled_as_all_orders_of_the_equals_say():
     assert found.tied == level_QG.any(axis=1).sum() > 0
 
 
-def test_chunks_views_functions_and_precisions_agree():
+def test_ranks_agree_across_chunks_inputs_and_dtypes():
     sim_VT = torch.randn(30, 150, generator=torch.Generator().manual_seed(0)).half()
     owner_T = owners(30)
     whole = both_ways(sim_VT, owner_T)
@@ -87,14 +87,14 @@ def test_chunks_views_functions_and_precisions_agree():
     assert asked == [(0, 8), (8, 16), (16, 24), (24, 30)]
 
 
-def test_nan_names_the_first_query():
+def test_nan_error_names_first_row_and_column():
     sim_VT = torch.zeros(10, 50)
     sim_VT[7, 3] = sim_VT[8, 0] = torch.nan
     with pytest.raises(InputError, match="the score in row 7, column 3 is NaN"):
         rank_queries(sim_VT, Positives.of_images(owners(10), images=10), chunk=150)
 
 
-def test_queries_without_a_right_answer_are_refused_or_left_out():
+def test_queries_without_right_answer_are_refused_or_skipped():
     positives = Positives.from_pairs([0, 0, 2], [1, 1, 0], queries=4, gallery=2)
     assert positives.count_Q.tolist() == [1, 0, 1, 0]
     sim_QG = torch.tensor([[1.0, 0.0], [9, 9], [1, 0], [9, 9]])
@@ -106,7 +106,7 @@ def test_queries_without_a_right_answer_are_refused_or_left_out():
 
 
 @pytest.mark.parametrize("case", ["shared", "half"])
-def test_shared_captions_rank_as_recorded_for_hgr(golden, case):
+def test_shared_captions_match_recorded_hgr_outputs(golden, case):
     with np.load(golden / "hgr_eval.npz", allow_pickle=False) as recorded:
         z = {key.split("/")[1]: recorded[key] for key in recorded.files if key.startswith(f"{case}/")}
     video_P, text_P = np.nonzero(z["positives"])
@@ -123,7 +123,7 @@ def test_shared_captions_rank_as_recorded_for_hgr(golden, case):
     assert metrics["rsum"] == pytest.approx(float(z["rsum"]), abs=1e-9)
 
 
-def test_chance_is_the_mean_over_all_orders():
+def test_chance_recall_averages_over_all_orders():
     positives = Positives.from_pairs([0, 0, 0, 1], [0, 1, 2, 4], queries=2, gallery=5)
     orders = list(itertools.permutations(range(5)))
     for k in (1, 2, 4, 10):

@@ -12,7 +12,7 @@ from polypool.tasks.scoring.metrics import Positives
 
 
 def of_order(order: list[int], right: set[int], total: int) -> tuple[float, float]:
-    """The definitions, of one query's results in order."""
+    """Return both metrics of one query's ordered results, by definition."""
     precisions, hits = [], 0
     for rank, item in enumerate(order[:total], start=1):
         hits += item in right
@@ -21,7 +21,7 @@ def of_order(order: list[int], right: set[int], total: int) -> tuple[float, floa
 
 
 def of_scores(scores: list[float], right: set[int], total: int) -> np.ndarray:
-    """The mean of the definitions over all orders that the scores allow."""
+    """Return both metrics averaged over all orders that sort the scores."""
     best_first = sorted(scores, reverse=True)
     every = [list(order) for order in permutations(range(len(scores)))]
     orders = [order for order in every if [scores[item] for item in order] == best_first]
@@ -31,7 +31,7 @@ def of_scores(scores: list[float], right: set[int], total: int) -> np.ndarray:
 def drawn(
     seed: int, *, queries: int, gallery: int, most: int
 ) -> tuple[list[set[int]], Positives, np.ndarray]:
-    """Right answers of some queries, and R, which is larger for every other query."""
+    """Return random right answers, and R, which is one above their number for every other query."""
     rng = np.random.default_rng(seed)
     sizes = rng.integers(1, most + 1, queries)
     right = [set(rng.choice(gallery, size, replace=False).tolist()) for size in sizes]
@@ -41,12 +41,12 @@ def drawn(
 
 
 @pytest.mark.parametrize(("seed", "chunk"), [(0, 1 << 22), (1, 20)])
-def test_equal_scores_are_in_random_order(monkeypatch, seed, chunk):
+def test_precision_averages_over_orders_of_ties(monkeypatch, seed, chunk):
     monkeypatch.setattr(extended, "_CHUNK", chunk)
     rng = np.random.default_rng(seed)
     score_AG = rng.integers(0, 3, (12, 6)).astype(np.float32)
     right, positives, total_A = drawn(seed, queries=12, gallery=6, most=5)
-    total_A[0] += 4  # more right answers than there are results
+    total_A[0] += 4  # more right answers than results
     map_A, precision_A, tied_A = precision_at_r(torch.from_numpy(score_AG), positives, total_A)
     for query, items in enumerate(right):
         scores, total = score_AG[query].tolist(), int(total_A[query])
@@ -59,7 +59,7 @@ def test_equal_scores_are_in_random_order(monkeypatch, seed, chunk):
         assert tied_A[query] == mixed
 
 
-def test_chance_is_what_one_score_for_all_reaches():
+def test_chance_precision_equals_that_of_constant_scores():
     right, positives, total_A = drawn(0, queries=9, gallery=6, most=6)
     total_A[0] += 3
     found = precision_at_r(torch.zeros(9, 6), positives, total_A)

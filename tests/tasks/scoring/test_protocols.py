@@ -19,7 +19,7 @@ def recorded(golden) -> dict[str, np.ndarray]:
         return {key: z[key] for key in z.files if key.startswith("folds/")}
 
 
-def test_folds_are_the_recorded_ones(recorded):
+def test_five_fold_protocol_matches_recorded_outputs(recorded):
     sim_VT = torch.from_numpy(recorded["folds/sims_u16"] / 65536)
     protocol = ScoringProtocol(name="five", about="", items=100, captions=500, folds=5)
     result = evaluate_protocol(protocol, blocks_of(sim_VT), np.repeat(np.arange(100), 5), 100)
@@ -34,7 +34,7 @@ def test_folds_are_the_recorded_ones(recorded):
         )
 
 
-def test_whole_is_one_gallery_and_asks_only_for_blocks(recorded):
+def test_whole_protocol_matches_recorded_outputs(recorded):
     sim_VT = torch.from_numpy(recorded["folds/sims_u16"] / 65536)
     result = evaluate_protocol(protocol_named("whole"), blocks_of(sim_VT), np.repeat(np.arange(100), 5), 100)
     assert result.metrics["rsum"] == pytest.approx(float(recorded["folds/full_rsum"]))
@@ -45,7 +45,7 @@ def test_whole_is_one_gallery_and_asks_only_for_blocks(recorded):
 
 
 @pytest.mark.parametrize(("images", "used"), [(1014, 1000), (195, 195)])
-def test_val_1k_takes_the_first_images_or_all(images, used):
+def test_val_1k_uses_first_1000_images_or_all(images, used):
     owner_T = np.repeat(np.arange(images), 2)
     sim_VT = torch.rand(images, 2 * images, generator=torch.Generator().manual_seed(0))
     result = evaluate_protocol(protocol_named("val-1k"), blocks_of(sim_VT), owner_T, images)
@@ -55,7 +55,7 @@ def test_val_1k_takes_the_first_images_or_all(images, used):
     assert result.metrics == alone.metrics
 
 
-def test_an_ensemble_is_the_mean_of_scores():
+def test_ensemble_averages_scores():
     one, two = (torch.randn(20, 40, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1))
     owner_T, whole = np.repeat(np.arange(20), 2), protocol_named("whole")
     together = evaluate_protocol(whole, mean_score([blocks_of(one), blocks_of(two)]), owner_T, 20)
@@ -63,7 +63,7 @@ def test_an_ensemble_is_the_mean_of_scores():
     assert mean_score([blocks_of(one.half())] * 3)(slice(0, 2), slice(0, 3)).dtype == torch.float32
 
 
-def test_a_split_of_the_wrong_size_is_told_what_fits():
+def test_wrong_split_size_error_lists_fitting_protocols():
     with pytest.raises(
         InputError, match=r"5,000 items and 25,000 captions.*1,064 items and 5,320.*fit it: whole, distinct$"
     ):
@@ -76,8 +76,8 @@ def test_a_split_of_the_wrong_size_is_told_what_fits():
     assert fitting[:2] == ["coco-5k", "coco-1k-5fold"]
 
 
-def test_a_shared_caption_stands_in_the_gallery_once():
-    """Items 0 and 2 share one caption, item 1 has one twice: four distinct ones, in the split's order."""
+def test_distinct_gallery_holds_shared_captions_once():
+    """Items 0 and 2 share a caption, item 1 has a duplicate: four distinct captions, in split order."""
     owner_T, texts = np.array([0, 0, 1, 1, 2, 2]), ["a dog", "a cat", "a car", "a car", "a dog", "a bus"]
     rng = np.random.default_rng(0)
     of_text = dict(zip(dict.fromkeys(texts), rng.random((4, 3)), strict=True))
@@ -97,7 +97,7 @@ def test_a_shared_caption_stands_in_the_gallery_once():
 
 
 @pytest.mark.parametrize("name", ["whole", "distinct", "folds", "first"])
-def test_a_collapsed_model_scores_what_chance_does(name):
+def test_collapsed_model_scores_at_chance(name):
     """Items have 1 to 3 captions; items share some of them."""
     protocols = {
         "folds": ScoringProtocol(name="", about="", folds=3),

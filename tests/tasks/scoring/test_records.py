@@ -24,16 +24,16 @@ ERROR = Metric(name="mae", higher_is_better=False, best=0.0, chance=7.5, unit="y
         (Metric(name="mae", higher_is_better=False, best=1.0, chance=5.0), {5.0: 0.0, 1.0: 100.0, 4.0: 25.0}),
     ],
 )
-def test_chance_is_0_and_the_best_100_in_either_direction(metric, values):
+def test_normalised_metric_is_0_at_chance_and_100_at_best(metric, values):
     assert {value: metric.chance_normalised(value) for value in values} == values
 
 
-def test_what_is_not_known_has_no_place_between():
+def test_unknown_chance_or_best_normalises_to_nan():
     for known in ({"best": 1.0}, {"chance": 1.0}, {"best": 2.0, "chance": 2.0}):
         assert math.isnan(Metric(name="x", **known).chance_normalised(1.5))
 
 
-def test_metrics_come_back_as_they_were():
+def test_metrics_roundtrip_through_json():
     directions = ("v2t", "t2v")
     chance = dict.fromkeys(["rsum", *(f"{d}/R{k}" for d in directions for k in (1, 5, 10))], 1.25)
     for metrics in ((ERROR,), retrieval_records(directions, chance), (Metric(name="tau"),)):
@@ -41,7 +41,7 @@ def test_metrics_come_back_as_they_were():
         assert b"NaN" not in described
         files = {"metrics/val-whole.json": described}
         tags = metrics_tag("val/whole", described)
-        for read in (files.__getitem__, never):  # a description that was read before is not read again
+        for read in (files.__getitem__, never):  # cached descriptions are not read again
             assert repr(metrics_from(tags, "val/whole", run="r", read=read)) == repr(tuple(metrics))
         assert metrics_from(tags, "whole", run="r", read=never) == ()
 
@@ -50,7 +50,7 @@ def never(name: str) -> bytes:
     raise AssertionError(f"{name} is not to be read")
 
 
-def test_queries_come_back_as_they_were():
+def test_query_means_roundtrip_through_json():
     units = {"i2t": "image_id", "t2i": "caption_image_id"}
     metrics = retrieval_queries(units, modality="image")
     assert queries_from(queries_json(metrics), where="f") == metrics

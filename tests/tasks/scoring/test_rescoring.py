@@ -16,7 +16,7 @@ from polypool.tasks.scoring.protocols import (
 from polypool.tasks.scoring.scores import QueryBank, ScoreWithBank, mean_bank
 
 ITEMS, OWNER_T = 14, np.repeat(np.arange(14), 3)
-TEXTS = [f"caption {t - 2 * (t % 7 == 5)}" for t in range(42)]  # six are said twice
+TEXTS = [f"caption {t - 2 * (t % 7 == 5)}" for t in range(42)]  # six captions occur twice
 TRAINING = (23, 31)
 
 
@@ -28,7 +28,7 @@ def blocks_of(sim):
 def scores() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Cosines of a split, of training items with its captions, and of its items with training captions."""
     rng = np.random.default_rng(0)
-    hub_D = rng.normal(size=6)  # an item that is near to all
+    hub_D = rng.normal(size=6)  # a hub, close to all queries
     item_VD = rng.normal(size=(ITEMS, 6)) + hub_D * (np.arange(ITEMS) < 3)[:, None]
     sides = (
         item_VD,
@@ -74,7 +74,7 @@ def banked(sim_VT, bank_BT, bank_VB) -> ScoreWithBank:
 
 
 @pytest.mark.parametrize(("how", "chunk"), [("dsl", 90), ("qbnorm", 90), ("qbnorm", 1 << 21)])
-def test_ranks_are_those_of_the_definition(scores, how, chunk, monkeypatch):
+def test_rescored_ranks_match_definition(scores, how, chunk, monkeypatch):
     monkeypatch.setattr(rescoring, "_CHUNK", chunk)
     found = evaluate_protocol(protocol_named(f"whole-{how}"), banked(*scores), OWNER_T, ITEMS)
     i2t_Q, t2i_Q = explicit_ranks(*scores, how)
@@ -86,7 +86,7 @@ def test_ranks_are_those_of_the_definition(scores, how, chunk, monkeypatch):
 
 
 @pytest.mark.parametrize("how", ["dsl", "qbnorm"])
-def test_a_gallery_of_distinct_captions_is_rescored_by_its_own(scores, how):
+def test_distinct_captions_are_rescored_as_own_gallery(scores, how):
     sim_VT, bank_BT, bank_VB = scores
     found = evaluate_protocol(protocol_named(f"distinct-{how}"), banked(*scores), OWNER_T, ITEMS, texts=TEXTS)
     kept = [TEXTS.index(text) for text in dict.fromkeys(TEXTS)]
@@ -102,7 +102,7 @@ def test_a_gallery_of_distinct_captions_is_rescored_by_its_own(scores, how):
 
 
 @pytest.mark.parametrize("how", ["dsl", "qbnorm"])
-def test_each_fold_is_rescored_by_itself(scores, how):
+def test_folds_are_rescored_separately(scores, how):
     sim_VT, bank_BT, bank_VB = scores
     halves = ScoringProtocol(name="halves", about="", folds=2, rescore=how)
     found = evaluate_protocol(halves, banked(*scores), OWNER_T, ITEMS)
@@ -113,7 +113,7 @@ def test_each_fold_is_rescored_by_itself(scores, how):
         np.testing.assert_array_equal(found.ranks_t2i[21 * fold : 21 * fold + 21], alone.ranks_t2i)
 
 
-def test_a_bank_of_an_ensemble_is_the_mean(scores):
+def test_ensemble_bank_averages_scores(scores):
     one, other = (banked(*(factor * sim for sim in scores)).bank for factor in (1.0, -0.5))
     mean = mean_bank([one, other])
     everything = slice(0, 5), slice(0, 7)
@@ -122,7 +122,7 @@ def test_a_bank_of_an_ensemble_is_the_mean(scores):
     assert mean.sizes == TRAINING
 
 
-def test_names_and_warnings():
+def test_rescoring_protocol_names_and_warnings():
     found = protocol_named("f8k-1k-qbnorm")
     assert (found.name, found.rescore, found.items, found.warning) == ("f8k-1k-qbnorm", "qbnorm", 1000, "")
     assert protocol_named("coco-1k-5fold-dsl").folds == 5

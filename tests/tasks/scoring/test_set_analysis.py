@@ -41,7 +41,7 @@ def log_mean_potential(pairs: list[tuple[np.ndarray, np.ndarray]]) -> float:
 
 
 @pytest.mark.parametrize("shapes", [((), ()), ((3,), (2,))])
-def test_alignment_is_the_mean_squared_distance_of_pairs(shapes):
+def test_alignment_is_mean_squared_pair_distance(shapes):
     visual, text = embeddings(5, *shapes[0], 6), embeddings(9, *shapes[1], 6, seed=1)
     owner_T = np.array([0, 0, 1, 2, 2, 2, 3, 4, 4])
     expected = [
@@ -54,7 +54,7 @@ def test_alignment_is_the_mean_squared_distance_of_pairs(shapes):
 
 @pytest.mark.parametrize("k", [0, 2])
 @pytest.mark.parametrize("chunk", [1 << 22, 40])
-def test_uniformity_is_the_log_mean_potential_of_different_vectors(k, chunk, monkeypatch):
+def test_uniformity_is_log_mean_pair_potential(k, chunk, monkeypatch):
     monkeypatch.setattr(geometry, "_CHUNK", chunk)
     middle = (k,) if k else ()
     visual, text = embeddings(7, *middle, 5), embeddings(12, *middle, 5, seed=1)
@@ -68,7 +68,7 @@ def test_uniformity_is_the_log_mean_potential_of_different_vectors(k, chunk, mon
         assert value == pytest.approx(found[side], abs=1e-5)
 
 
-def test_circular_variance_is_one_minus_the_length_of_the_mean():
+def test_circular_variance_is_one_minus_mean_length():
     sets = embeddings(6, 4, 5)
     found = circular_variance(sets)
     torch.testing.assert_close(found, 1 - sets.mean(dim=1).square().sum(dim=1).sqrt())
@@ -77,12 +77,12 @@ def test_circular_variance_is_one_minus_the_length_of_the_mean():
 
 
 def scores(visual: Tensor, text: Tensor, similarity: Similarity) -> dict[tuple[str, str], Tensor]:
-    """Return the scores of four items and eight captions without some elements."""
+    """Return the scores of four items and eight captions, by ablated elements."""
     whole = SplitEmbeddings(visual=visual, text=text, similarity=similarity)
     return {(side, name): of(slice(0, 4), slice(0, 8)) for side, name, of in ablated(whole)}
 
 
-def test_ablated_codes_score_as_their_elements_do():
+def test_ablated_sets_score_by_remaining_elements():
     visual, text = embeddings(4, 3, 6), embeddings(8, 2, 6, seed=1)
     cases = scores(visual, text, Overlap())
     assert list(cases) == [("visual", name) for name in choices(3)] + [("text", "only_1"), ("text", "only_2")]
@@ -93,7 +93,7 @@ def test_ablated_codes_score_as_their_elements_do():
         assert float(cases["text", "only_2"][q, g]) == pytest.approx(product[:, 1].mean(), abs=1e-6)
 
 
-def test_aligned_sets_lose_the_same_element_on_both_sides():
+def test_aligned_sets_are_ablated_on_both_sides():
     visual, text = embeddings(4, 3, 6), embeddings(8, 3, 6, seed=1)
     cases = scores(visual, text, AlignedMean())
     assert list(cases) == [("joint", name) for name in choices(3)]

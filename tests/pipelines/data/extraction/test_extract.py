@@ -27,13 +27,13 @@ def picture(seed: int, mode: str = "RGB") -> Image.Image:
 
 @pytest.fixture(scope="module")
 def bad() -> dict[str, str]:
-    """The names of images that cannot be used, and words of the reasons."""
+    """The names of unusable images, with parts of the reasons."""
     return {}
 
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory, bad: dict[str, str]) -> Path:
-    """Images of several modes, and those that are not usable among them, in two splits."""
+    """Images of several modes in two splits, with unusable ones among them."""
     folder, names = tmp_path_factory.mktemp("corpus"), []
     images = folder / "images"
     images.mkdir()
@@ -41,10 +41,10 @@ def corpus(tmp_path_factory: pytest.TempPathFactory, bad: dict[str, str]) -> Pat
         mode = ("RGB", "L", "RGBA", "CMYK", "P")[seed % 5]
         names.append(f"{seed:02d}.{'tif' if mode == 'CMYK' else 'png'}")
         picture(seed, mode).save(images / names[-1])
-    odd = write_odd(images)  # whose names are ids without what follows the dot
+    odd = write_odd(images)  # ids are names without the extension
     bad |= {name: why for name, why in odd.items() if name.isprintable() and "large." not in name}
     for at, name in enumerate(bad):
-        names.insert(9 * at, name)  # most of them at the end
+        names.insert(9 * at, name)  # most go to the end
     return corpus_of_files(folder, images, names)
 
 
@@ -67,7 +67,7 @@ def store(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_features_are_the_backbones_in_order_and_bad_images_are_listed(corpus, bad, store):
+def test_features_match_backbone_and_bad_images_are_listed(corpus, bad, store):
     opened, items = FeatureStore.open(store), wanted(corpus)
     opened.verify()
     assert opened.ids.to_pylist() == [item.id for item in items]
@@ -97,14 +97,14 @@ def test_features_are_the_backbones_in_order_and_bad_images_are_listed(corpus, b
         (("--batch", "0"), "at least 1"),
     ],
 )
-def test_bad_arguments_end_with_a_message_and_code_2(corpus, tmp_path, capsys, arguments, message):
+def test_bad_arguments_exit_2_with_message(corpus, tmp_path, capsys, arguments, message):
     usual = ("--corpus", corpus, "--out", tmp_path / "store")
     assert exit_code(verb.main, *usual, *arguments) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "store" / "manifest.json").exists()
 
 
-def test_no_usable_image_at_all_or_none_to_train_on(tmp_path, here):
+def test_extract_needs_images_and_statistics_need_train_split(tmp_path, here):
     items = [Item(id=str(i), split="train", captions=("a",), path=f"{i}.jpg") for i in range(3)]
     write_corpus(tmp_path / "gone", items, source={}, images=tmp_path)
     with pytest.raises(InputError, match="3 x no such file"):
@@ -120,8 +120,8 @@ def test_no_usable_image_at_all_or_none_to_train_on(tmp_path, here):
     assert FeatureStore.open(tmp_path / "store").manifest.statistics is None
 
 
-def test_an_image_that_changed_since_it_was_ingested_is_counted_and_listed(tmp_path, here):
-    names = [f"{n}.bmp" for n in range(4)]  # a format without checks
+def test_changed_and_missing_images_are_listed(tmp_path, here):
+    names = [f"{n}.bmp" for n in range(4)]  # a format without checksums
     for n, name in enumerate(names):
         picture(n).save(tmp_path / name)
     corpus_of_files(tmp_path, tmp_path, names)
@@ -136,7 +136,7 @@ def test_an_image_that_changed_since_it_was_ingested_is_counted_and_listed(tmp_p
     }
 
 
-def test_splits_are_added_to_a_store_that_can_be_read_meanwhile(corpus, tmp_path, monkeypatch, here):
+def test_store_stays_readable_while_splits_are_added(corpus, tmp_path, monkeypatch, here):
     nine_sets = 9 * 9 * Cells.dim * 2
     monkeypatch.setattr(
         extraction, "StoreWriter", functools.partial(extraction.StoreWriter, shard_bytes=nine_sets)
@@ -157,13 +157,13 @@ def test_splits_are_added_to_a_store_that_can_be_read_meanwhile(corpus, tmp_path
     assert opened.manifest.source["splits"] == ["test", "train"]
     assert opened.manifest.source["limit"] == {"test": 5, "train": None}
     assert opened.manifest.statistics["sets"] == len(train)
-    assert sum(id in first for id in here) <= 4  # with the rest of a batch, in each of the two attempts
+    assert sum(id in first for id in here) <= 4  # at most the rest of a batch, in each of two attempts
     extract(**what, splits=("test",))
     assert set(FeatureStore.open(tmp_path / "store").ids.to_pylist()) == {it.id for it in wanted(corpus)}
     assert FeatureStore.open(tmp_path / "store").manifest.source["limit"] is None
 
 
-def test_what_cannot_be_added_is_refused_and_the_store_stays(corpus, tmp_path):
+def test_incompatible_extension_is_refused_and_store_kept(corpus, tmp_path):
     what = {"corpus": corpus, "out": tmp_path, "splits": ("test",)}
     extract(**what, limit=5)
     before = bytes_of(tmp_path)

@@ -26,7 +26,7 @@ trust_modules(__name__)
 
 
 class Corners(Backbone):
-    """Says of each corner of a picture how light it is, and where it is; fewer corners of tall pictures."""
+    """Describes image corners by mean brightness and index; tall images have fewer corners."""
 
     dim = 2
     columns = {BOXES: 4, SCORES: 1}  # noqa: RUF012
@@ -63,7 +63,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return in_this_process(monkeypatch)
 
 
-def test_boxes_and_scores_stand_beside_the_vectors(corpus, tmp_path):
+def test_boxes_and_scores_are_stored_with_vectors(corpus, tmp_path):
     verb.extract(corpus=corpus, out=tmp_path / "s", backbone=CORNERS, batch=5)
     store, opened = FeatureStore.open(tmp_path / "s"), Corpus.open(corpus)
     store.verify()
@@ -76,16 +76,18 @@ def test_boxes_and_scores_stand_beside_the_vectors(corpus, tmp_path):
         np.testing.assert_array_equal(store[row], described.x_ND.astype(np.float16))
         for name in store.columns:
             np.testing.assert_array_equal(store.column(name)[row], described.columns[name])
-    assert len({len(store[row]) for row in range(len(store))}) == 2, "sets of several sizes"
+    assert len({len(store[row]) for row in range(len(store))}) == 2, "the test needs sets of different sizes"
     box_N4 = store.column(BOXES)[store.rows(["4"])[0]]
     np.testing.assert_array_equal(column_of(store, BOXES)("4", len(box_N4)), box_N4)
-    assert column_of(store, BOXES)("4", len(box_N4) + 1) is None, "of a model that reads fewer elements"
+    assert column_of(store, BOXES)("4", len(box_N4) + 1) is None, (
+        "a column for another number of elements must not be used"
+    )
     videos = VideoSettings.plan(Corners(), VideoOptions(pool="concat"), batch=4)
-    assert videos.dim == 2 * 2, "frames keep their vectors alone, of a square two corners"
+    assert videos.dim == 2 * 2, "frames must keep only their vectors, of two corners each"
 
 
-def test_what_was_stopped_goes_on_to_the_same_bytes(corpus, tmp_path, monkeypatch):
-    few = 2 * 3 * 2 * 2  # bytes of a shard, so that vectors get ahead of columns
+def test_interrupted_extraction_resumes_to_same_bytes(corpus, tmp_path, monkeypatch):
+    few = 2 * 3 * 2 * 2  # bytes of a shard; vectors are then written ahead of columns
     monkeypatch.setattr(extraction, "StoreWriter", partial(extraction.StoreWriter, shard_bytes=few))
     what = {"corpus": corpus, "backbone": CORNERS, "batch": 2}
     verb.extract(**what, out=tmp_path / "whole")
@@ -98,8 +100,8 @@ def test_what_was_stopped_goes_on_to_the_same_bytes(corpus, tmp_path, monkeypatc
     assert bytes_of(tmp_path / "again") == bytes_of(tmp_path / "whole")
 
 
-def test_a_new_file_is_described_as_the_stored_ones(corpus, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)  # a store keeps the last part of a folder's name
+def test_features_of_file_match_stored_features(corpus, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # a store records only the last part of the folder's path
     folder = write_detector("owlv2", tmp_path / "owlv2")
     spec = f"owlv2(name={folder.name!r}, regions=7, overlap=0.9)"
     verb.extract(corpus=corpus, out=tmp_path / "s", backbone=spec, dtype="float32", batch=1)

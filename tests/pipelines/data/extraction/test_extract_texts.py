@@ -48,7 +48,7 @@ def all_texts(run: Run) -> dict[str, list[str]]:
 
 
 def states(name: str, texts: list[str]) -> list[np.ndarray]:
-    """The last hidden states of each text alone, by transformers' own tokenizer and model."""
+    """Return the last hidden states of each unpadded text, by transformers' tokenizer and model."""
     from transformers import AutoModel, AutoTokenizer
 
     tokenizer, model = AutoTokenizer.from_pretrained(name), AutoModel.from_pretrained(name).eval()
@@ -56,7 +56,7 @@ def states(name: str, texts: list[str]) -> list[np.ndarray]:
         return [model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0].numpy() for text in texts]
 
 
-def test_each_distinct_text_is_a_row_of_its_tokens_states(tmp_path, bert):
+def test_each_distinct_text_stores_its_token_states(tmp_path, bert):
     run = make_questions(tmp_path, train=24, val=6, test=8)
     store = extracted(run, tmp_path / "texts", f"bert(name={bert!r})", dtype="float32", batch=5)
     by_split = all_texts(run)
@@ -74,7 +74,7 @@ def test_each_distinct_text_is_a_row_of_its_tokens_states(tmp_path, bert):
     assert remembered_folder(extractor) == Path(bert)
 
 
-def test_states_in_bfloat16_are_close_and_recorded(bert):
+def test_bfloat16_states_are_close_and_recorded(bert):
     texts = ["a dog and the house", "the dog"]
     half = BACKBONES.build(f"bert(name={bert!r}, bfloat16=True)")
     assert half.describe()["bfloat16"] is True
@@ -83,7 +83,7 @@ def test_states_in_bfloat16_are_close_and_recorded(bert):
 
 
 @pytest.mark.parametrize("kind", ["clip", "siglip"])
-def test_text_halves_of_pairs_give_states_or_embeddings(kind, tmp_path):
+def test_clip_and_siglip_text_features_match_encoders(kind, tmp_path):
     name = {"clip": save_clip, "siglip": save_siglip}[kind](tmp_path / kind)
     texts = ["a dog and the house", "the dog", "!"]
     encoder_kind = ENCODERS.get(f"{kind}_text")
@@ -105,7 +105,7 @@ def test_text_halves_of_pairs_give_states_or_embeddings(kind, tmp_path):
             torch.testing.assert_close(made_ND, x_BND[row][mask_BN[row]], atol=1e-5, rtol=0)
 
 
-def test_a_text_that_is_too_long_is_skipped_with_the_reason(corpus, bert, tmp_path):
+def test_too_long_text_is_skipped_with_reason(corpus, bert, tmp_path):
     backbone = BACKBONES.build(f"bert(name={bert!r})")
     fits, longer, short = backbone(["dog " * 62, "dog " * 63, "a"])
     assert (fits.shape, longer, short.shape) == ((64, 8), "65 tokens, and the model reads 64", (3, 8))
@@ -131,7 +131,7 @@ def test_a_text_that_is_too_long_is_skipped_with_the_reason(corpus, bert, tmp_pa
         (["--backbone", "bert(name={bert})"], "reads texts, not images: add --texts"),
     ],
 )
-def test_what_does_not_fit_is_said(corpus, bert, tmp_path, capsys, arguments, message):
+def test_wrong_modality_exits_2_with_message(corpus, bert, tmp_path, capsys, arguments, message):
     words = [word.format(bert=repr(bert)) for word in arguments]
     assert exit_code(verb.main, "--corpus", corpus.data.corpus, "--out", tmp_path / "store", *words) == 2
     assert message in capsys.readouterr().err

@@ -25,12 +25,12 @@ extract = functools.partial(verb.extract, tolerance=Tolerance(allow_skipped=True
 
 LENGTHS = (1, 30, 2, 21, 8, 3, 12, 20)
 CELLS = "cells(grid=3)"
-BAD = 16  # files
+BAD = 16  # number of bad files
 
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Clips, and one of every bad kind among them, in two splits."""
+    """Good clips and one bad file of each kind, in two splits."""
     folder = tmp_path_factory.mktemp("corpus")
     videos = folder / "videos"
     videos.mkdir()
@@ -44,7 +44,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The good clips alone, which take less time."""
+    """A few good clips only, for speed."""
     folder = tmp_path_factory.mktemp("clips")
     for at, length in enumerate(LENGTHS[:5]):
         write_clip(folder / f"clip{at}.mp4", length, seed=at)
@@ -71,7 +71,7 @@ def good(corpus: Path) -> list[Item]:
 
 
 def features(corpus: Path, item: Item, *, pool: str, at_most: int | None = 20) -> np.ndarray:
-    """Return a video's features, by loops over frames and cells."""
+    """Return the features of a video, by loops over frames and cells."""
     path, rows, cells = str(Corpus.open(corpus).image_path(item)), [], Cells(grid=3)
     for x_HW3, _ in frames(path, at_most=at_most, decoder=choose_decoder()):
         (x_ND,) = cells([Image.fromarray(x_HW3)])
@@ -80,7 +80,7 @@ def features(corpus: Path, item: Item, *, pool: str, at_most: int | None = 20) -
     return np.array(rows)
 
 
-def test_videos_are_the_means_of_their_frames_in_order_and_bad_ones_are_listed(corpus, store, tmp_path):
+def test_videos_store_frame_means_and_bad_ones_are_listed(corpus, store, tmp_path):
     found = sets_of(store)
     assert list(found) == [item.id for item in good(corpus)]
     for item in good(corpus):
@@ -101,7 +101,7 @@ def test_videos_are_the_means_of_their_frames_in_order_and_bad_ones_are_listed(c
 
 
 @pytest.mark.parametrize(("pool", "dim"), [("concat", 9 * Cells.dim), ("all", Cells.dim)])
-def test_cells_of_a_frame_side_by_side_or_all_elements(clips, tmp_path, pool, dim):
+def test_pool_concat_and_all_match_loop_reference(clips, tmp_path, pool, dim):
     options = VideoOptions(pool=pool, frames=4)
     extract(corpus=clips, out=tmp_path, backbone=CELLS, dtype="float32", batch=3, video=True, videos=options)
     opened = FeatureStore.open(tmp_path)
@@ -115,7 +115,7 @@ def test_cells_of_a_frame_side_by_side_or_all_elements(clips, tmp_path, pool, di
         np.testing.assert_allclose(column[column.find([id]).item()][:, 0], shown, atol=1e-5)
 
 
-def test_seconds_are_those_of_frames_that_have_several_elements_each(clips, tmp_path):
+def test_seconds_follow_frames_of_varying_element_counts(clips, tmp_path):
     options = VideoOptions(pool="all", frames=6)
     extract(corpus=clips, out=tmp_path, backbone="clips:Uneven", video=True, batch=4, videos=options)
     opened = FeatureStore.open(tmp_path)
@@ -132,7 +132,7 @@ def test_seconds_are_those_of_frames_that_have_several_elements_each(clips, tmp_
     assert uneven
 
 
-def test_folders_of_frames_are_videos_and_changed_ones_are_listed(tmp_path):
+def test_frame_folders_are_videos_and_changed_are_listed(tmp_path):
     shown = pictures(5)
     for name in ("still", "changed"):
         (tmp_path / "frames" / name).mkdir(parents=True)
@@ -151,12 +151,10 @@ def test_folders_of_frames_are_videos_and_changed_ones_are_listed(tmp_path):
     assert why == "changed since it was ingested: its SHA-256 differs"
 
 
-def test_a_backbone_of_whole_videos_gets_all_frames(clips, tmp_path):
+def test_whole_video_backbone_gets_all_frames(clips, tmp_path):
     what = {"corpus": clips, "backbone": "clips:Whole", "dtype": "float32", "video": True}
     extract(**what, out=tmp_path / "all")
-    assert FeatureStore.open(tmp_path / "all").columns == {}, (
-        "a clip of eight frames has no second of its own"
-    )
+    assert FeatureStore.open(tmp_path / "all").columns == {}, "features of several frames have no single time"
     for id, x_ND in sets_of(tmp_path / "all").items():
         assert x_ND[:, 3].tolist() == list(range(LENGTHS[int(id.removeprefix("clip"))]))
     source = FeatureStore.open(tmp_path / "all").manifest.source
@@ -165,7 +163,7 @@ def test_a_backbone_of_whole_videos_gets_all_frames(clips, tmp_path):
     assert {len(x_ND) for x_ND in sets_of(tmp_path / "six").values()} == {min(n, 6) for n in LENGTHS[:5]}
 
 
-def test_a_video_whose_decoder_hangs_is_skipped_and_listed(tmp_path, monkeypatch):
+def test_hanging_or_crashing_decoder_skips_video(tmp_path, monkeypatch):
     videos = tmp_path / "videos"
     videos.mkdir()
     names = ("hang", "a", "crash", "b")
@@ -197,11 +195,11 @@ def test_a_video_whose_decoder_hangs_is_skipped_and_listed(tmp_path, monkeypatch
         ("f_000010_000014", [0], "0.0 s"),
     ],
 )
-def test_the_length_of_a_clip_is_compared_with_its_id(id, seconds, told):
+def test_clip_length_is_checked_against_id(id, seconds, told):
     assert extraction._odd_length(id, seconds) == told
 
 
-def test_a_clip_of_another_length_than_its_id_says_is_a_warning(tmp_path):
+def test_clip_length_mismatch_is_warned(tmp_path):
     write_clip(tmp_path / "b_000010_000012.mp4", 60)
     corpus = corpus_of_files(tmp_path, tmp_path, ["b_000010_000012.mp4"])
     extract(corpus=corpus, out=tmp_path / "store", video=True, dtype="float32")
@@ -213,7 +211,7 @@ def test_a_clip_of_another_length_than_its_id_says_is_a_warning(tmp_path):
     ]
 
 
-def test_cells_that_do_not_fit_side_by_side_are_a_reason(tmp_path):
+def test_concat_skips_frames_with_wrong_cell_count(tmp_path):
     plan = VideoSettings.plan(Cells(grid=3), VideoOptions(pool="concat", decoder="av"), batch=2)
     clip = write_clip(tmp_path / "a.mp4", 3)
     worker = VideoExtractor(backbone="cells(grid=2)", threads=1, videos=plan)
@@ -222,7 +220,7 @@ def test_cells_that_do_not_fit_side_by_side_are_a_reason(tmp_path):
     assert (row["why"], row["x_NW"]) == ("frames of 4 cells, expected 9; --pool mean takes any number", None)
 
 
-def test_a_video_that_changed_since_it_was_ingested_is_not_decoded(tmp_path):
+def test_changed_video_is_not_decoded(tmp_path):
     clip = write_clip(tmp_path / "a.mp4", 3)
     plan = VideoSettings.plan(Cells(grid=2), VideoOptions(decoder="av"), batch=2)
     worker = VideoExtractor(backbone="cells(grid=2)", threads=1, videos=plan)
@@ -249,7 +247,7 @@ def test_a_video_that_changed_since_it_was_ingested_is_not_decoded(tmp_path):
         (("--video", "--backbone", "clips:Loose"), "'clips:Loose' is the class Loose, expected"),
     ],
 )
-def test_bad_arguments_end_with_a_message_and_code_2(corpus, tmp_path, capsys, arguments, message):
+def test_bad_arguments_exit_2_with_message(corpus, tmp_path, capsys, arguments, message):
     usual = ("--corpus", corpus, "--out", tmp_path / "store")
     assert exit_code(verb.main, *usual, *arguments) == 2
     assert message in capsys.readouterr().err

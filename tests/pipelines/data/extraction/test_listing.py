@@ -8,7 +8,7 @@ from polypool.pipelines.data import extraction
 from polypool.tasks.datasets.corpus import Item, Question, open_corpus, write_corpus, write_questions
 
 
-def test_an_image_is_listed_once_and_in_order_whatever_splits_are_named(tmp_path):
+def test_images_are_listed_once_and_in_order(tmp_path):
     splits, loose = ("train", "val"), Tolerance(allow_skipped=True)
     items = [Item(id=f"{n}", split=splits[n % 2], captions=("a",), path=f"{n}.jpg") for n in range(6)]
     write_corpus(tmp_path / "corpus", items, source={})

@@ -29,40 +29,40 @@ def rows(made: Any, **options: Any) -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.ray
-def test_rows_come_in_order_though_one_takes_long(capfd):
+def test_slow_rows_keep_their_order(capfd):
     names = ["slow", *map(str, range(40))]
     found = [*rows(batches(*names))]
     assert [row["id"] for row in found] == names
-    assert len({row["process"] for row in found} - {os.getpid()}) == 2, (
-        "in as many workers as there are cores"
-    )
-    assert sum(row["at"] < found[0]["at"] for row in found) > 10, "who is free gets the next"
+    assert len({row["process"] for row in found} - {os.getpid()}) == 2, "expected one worker per core"
+    assert sum(row["at"] < found[0]["at"] for row in found) > 10, "free workers must get the next batches"
     said = capfd.readouterr()
-    assert said.out + said.err == "", "Ray says nothing of itself"
+    assert said.out + said.err == "", "Ray must print nothing"
 
 
-def test_omp_num_threads_of_a_user_does_not_oversubscribe_the_cores(monkeypatch):
+def test_worker_overrides_omp_num_threads(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "16")
     _Worker(Noting, {"threads": 2})
     assert os.environ["OMP_NUM_THREADS"] == "2"
 
 
 @pytest.mark.ray
-def test_an_error_of_a_worker_is_raised_as_it_was(caplog):
+def test_worker_errors_are_raised_unchanged(caplog):
     with pytest.raises(InputError, match="there is no such backbone"):
         list(rows(batches("1", "2"), lives=-1))
     coming = rows(batches("1", "bad2", "bad3", "4", "bad5"))
     with pytest.raises(InputError, match="bad2 is bad") as held:
         list(coming)
-    assert soon(lambda: ray.available_resources().get("CPU") == 2), f"though {held} holds all that was there"
+    assert soon(lambda: ray.available_resources().get("CPU") == 2), (
+        f"cores must be released while the error {held} is referenced"
+    )
     del coming, held
     gc.collect()
-    time.sleep(0.5)  # Ray tells of an error that nobody has seen when nothing holds it any more
+    time.sleep(0.5)  # Ray logs an unseen error when it is garbage collected
     assert caplog.records == []
 
 
 @pytest.mark.ray
-def test_workers_write_the_bytes_that_one_process_writes(tmp_path, monkeypatch):
+def test_workers_and_single_process_write_same_bytes(tmp_path, monkeypatch):
     for n in range(5):
         noise(seed=n).save(tmp_path / f"{n}.png")
     corpus = corpus_of_files(tmp_path / "corpus", tmp_path, [f"{n}.png" for n in range(5)])
@@ -75,7 +75,7 @@ def test_workers_write_the_bytes_that_one_process_writes(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.ray
-def test_what_a_dead_worker_was_at_is_done_again(tmp_path):
+def test_batch_of_crashed_worker_is_retried(tmp_path):
     names = ["1", "deadly", "3", "4", "5"]
     found = rows(batches(*names), folder=str(tmp_path), lives=1)
     assert [row["id"] for row in found] == names
@@ -84,7 +84,7 @@ def test_what_a_dead_worker_was_at_is_done_again(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.ray
-def test_what_kills_workers_again_and_again_ends_the_job(tmp_path):
+def test_repeated_worker_crashes_end_the_job(tmp_path):
     made = [{"ids": ["deadly", "other"], "paths": ["/", "/"]}]
     with pytest.raises(AwayError, match=r"a worker died 3 times on one batch, .* smaller --batch"):
         list(rows(made, folder=str(tmp_path), lives=99))

@@ -1,4 +1,4 @@
-"""Checkpoints that are written while training goes on, one at a time, and read back where they are whole."""
+"""Checkpoints are written in the background, one at a time, and verified when loaded."""
 
 import threading
 from pathlib import Path
@@ -11,7 +11,7 @@ from polypool.pipelines.training.checkpoint import InFolder, Progress, Snapshot,
 
 
 class Held(Snapshot):
-    """Is written when somebody lets it."""
+    """A snapshot whose write waits until `free` is set."""
 
     samples = 7
 
@@ -34,13 +34,13 @@ def names(folder: Path) -> list[str]:
     return sorted(each.name for each in folder.iterdir())
 
 
-def test_training_goes_on_and_the_next_one_waits(tmp_path):
+def test_checkpoints_are_written_in_background_one_at_a_time(tmp_path):
     reported, background, first, second = [], in_folder(tmp_path), Held(), Held()
     background.reported = reported.append
     background.report({"epoch": 1}, first)
     assert first.begun.wait(60)
     (unfinished,) = names(tmp_path)
-    assert unfinished.startswith(".checkpoint_000000000007_"), "until it is whole"
+    assert unfinished.startswith(".checkpoint_000000000007_"), "an unfinished checkpoint must be hidden"
     waiting = threading.Thread(target=background.report, args=[{"epoch": 2}, second])
     waiting.start()
     assert not second.begun.wait(0.2)
@@ -55,7 +55,7 @@ def test_training_goes_on_and_the_next_one_waits(tmp_path):
     assert names(tmp_path / names(tmp_path)[1]) == ["part"]
 
 
-def test_one_that_cannot_be_written_ends_the_run_and_leaves_the_one_before(tmp_path):
+def test_failed_write_raises_and_keeps_previous_checkpoint(tmp_path):
     background, whole, broken = in_folder(tmp_path), Held(), Held(fails=True)
     for each in (whole, broken):
         each.free.set()
@@ -65,7 +65,7 @@ def test_one_that_cannot_be_written_ends_the_run_and_leaves_the_one_before(tmp_p
     assert len(names(tmp_path)) == 1
 
 
-def test_what_training_changes_later_is_not_in_it(tmp_path):
+def test_snapshot_is_isolated_from_later_steps(tmp_path):
     model = torch.nn.Linear(3, 2)
     optimizer, progress = torch.optim.AdamW(model.parameters(), lr=0.1), Progress(samples=3)
 
@@ -86,10 +86,10 @@ def test_what_training_changes_later_is_not_in_it(tmp_path):
     assert all(map(torch.equal, model.parameters(), expected))
     assert torch.equal(torch.get_rng_state(), draws)
     step()
-    assert all(map(torch.equal, model.parameters(), after)), "the optimiser's moments are those of then, too"
+    assert all(map(torch.equal, model.parameters(), after)), "optimiser moments must be restored"
 
 
-def test_a_damaged_checkpoint_ends_in_one_message(tmp_path):
+def test_damaged_checkpoint_is_refused_by_checksum(tmp_path):
     model = torch.nn.Linear(3, 2)
     optimizer = torch.optim.AdamW(model.parameters())
     snapshot(model, optimizer, Progress(samples=12, best=0.5, best_epoch=1)).write(tmp_path)

@@ -1,4 +1,4 @@
-"""Runs whose checkpoints lie in object storage: machines that share no folder go on with each other's."""
+"""Runs with checkpoints in object storage resume on machines that share no folder."""
 
 import json
 import os
@@ -38,12 +38,12 @@ told = sys.argv[1]
 run = lambda: from_json(json.loads(Path(told).read_text()))
 command(lambda: start(run()) if told.endswith("run.json") else resume(told))()
 """
-"""Starts the run of a file, or goes on with the one of an id."""
+"""Start the run of a file, or resume the run of an id."""
 
 
 @pytest.fixture
 def machines(tmp_path, bucket, monkeypatch) -> list[Path]:
-    """Homes of two machines, which share a tracking store and object storage; we are at the first."""
+    """Homes of two machines that share a tracking store and object storage; the first is active."""
     homes = [tmp_path / name for name in ("first", "second")]
     for home in homes:
         (home / "runs").mkdir(parents=True)
@@ -56,7 +56,7 @@ def machines(tmp_path, bucket, monkeypatch) -> list[Path]:
 
 
 def kill_at_a_checkpoint(run: Run, bucket: Bucket, tmp_path: Path) -> str:
-    """Start a run in another process, kill it with its children at a checkpoint, and return its output."""
+    """Start a run in another process, kill it and its children at a checkpoint; return its stderr."""
     (tmp_path / "run.json").write_text(json.dumps(to_json(run)))
     driver = begin("-c", COMMAND, str(tmp_path / "run.json"), env=os.environ, start_new_session=True)
     limit, whole = time.monotonic() + 300, re.compile(r"/checkpoint_[^/]+/digests\.json$")
@@ -72,9 +72,7 @@ def kill_at_a_checkpoint(run: Run, bucket: Bucket, tmp_path: Path) -> str:
     return said
 
 
-def test_another_machine_goes_on_with_the_run_of_a_killed_one_to_the_same_weights(
-    machines, bucket, tmp_path, monkeypatch
-):
+def test_other_machine_resumes_killed_run_to_same_weights(machines, bucket, tmp_path, monkeypatch):
     first, second = machines
     run: Run = replace(make_corpus(tmp_path), cpus=1, workers=2, figures=False, log_every=1)
     run = replace(run, optim=replace(run.optim, epochs=8))
@@ -86,7 +84,7 @@ def test_another_machine_goes_on_with_the_run_of_a_killed_one_to_the_same_weight
 
     monkeypatch.setenv("POLYPOOL_HOME", str(second))
     monkeypatch.delenv("POLYPOOL_RUNS")
-    # a process of its own, whose workers know the storage: a Ray that other tests share was begun without it
+    # in a new process: the Ray cluster of other tests was started without the storage settings
     subprocess.run([sys.executable, "-c", COMMAND, record.run_id], cwd=ROOT, check=True)
     tracker = Tracker.attach(tracking_uri(first), record.run_id, running=False)
     assert (tracker.status(), samples(at)) == ("FINISHED", 8 * 96)
@@ -100,9 +98,9 @@ def test_another_machine_goes_on_with_the_run_of_a_killed_one_to_the_same_weight
     losses = json.loads((tmp_path / "loss.json").read_text())
     assert tracker.history("train/loss") == [tuple(pair) for pair in losses]
     again = tracker._call("get_metric_history", "train/loss")
-    assert len(again) == len(losses), "each step once"
+    assert len(again) == len(losses), "each step must be logged once"
 
 
 def samples(at: Url) -> int:
-    """Return how many samples the last checkpoint was trained on."""
+    """Return the number of samples at the last checkpoint."""
     return int(checkpoints(at)[-1].rpartition("/")[2].split("_")[1])

@@ -11,7 +11,7 @@ from toy import FolderReport, same_weights, toy_run, trainer_of
 from polypool.pipelines.training.loop.averaging import WeightAverage
 
 
-def test_the_average_is_its_recurrence():
+def test_weight_average_matches_formula():
     torch.manual_seed(0)
     model = nn.BatchNorm1d(3).double()
     model.bias.requires_grad_(False)
@@ -31,7 +31,7 @@ def test_the_average_is_its_recurrence():
     assert same_weights(model.state_dict(), own)
 
 
-def test_a_run_keeps_its_average_and_goes_on_with_it(tmp_path):
+def test_run_saves_weight_average_and_resumes_it(tmp_path):
     run, report = toy_run(checkpoint_every=2, optim={"ema": 0.9}), FolderReport(fail_after=3)
     whole = trainer_of(run, tmp_path / "whole")
     whole.train()
@@ -40,7 +40,9 @@ def test_a_run_keeps_its_average_and_goes_on_with_it(tmp_path):
     assert same_weights(whole.average.state(), {name: best[name] for name in whole.average.state()})
     plain = trainer_of(toy_run(), tmp_path / "plain")
     plain.train()
-    assert plain.log.history("train/loss") == whole.log.history("train/loss"), "steps are the same"
+    assert plain.log.history("train/loss") == whole.log.history("train/loss"), (
+        "averaging must not change the steps"
+    )
     with pytest.raises(KeyboardInterrupt):
         trainer_of(run, tmp_path / "part", report).train()
     again = trainer_of(run, tmp_path / "part")

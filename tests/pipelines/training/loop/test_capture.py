@@ -1,4 +1,4 @@
-"""Captured steps, with a tape of operations in the place of a CUDA graph: it repeats operations and no Python."""
+"""Captured steps, with a tape of operations instead of a CUDA graph; replays run no Python code."""
 
 import math
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from polypool.tasks.run import Optim
 
 
 class Tape(TorchDispatchMode):
-    """Records the operations of a function that runs in it."""
+    """Records the operations of a function for replay."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class Tape(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        if torch.Tag.inplace_view not in func.tags:  # others change a shape, for good
+        if torch.Tag.inplace_view not in func.tags:  # in-place views change a shape for good: no replay
             made = [x.detach() for x in tree_leaves(out) if isinstance(x, Tensor)]
             self.calls.append((func, args, kwargs or {}, made))
         return out
@@ -55,7 +55,7 @@ class Names(TorchDispatchMode):
 
 
 class Recorder:
-    """Records as `capture.Recorder` does; the first replay has run with the recording."""
+    """Records like `capture.Recorder`; the first replay is the recording itself."""
 
     def __init__(self) -> None:
         self.replays, self.records = 0, 0
@@ -86,10 +86,10 @@ OPTIM = {"epochs": 8, "freeze": (("text.encoder.embed", 2.0),), "ema": 0.9}
     ("objective", "optim"),
     [
         ("triplet(warmup_epochs=3)", {}),
-        ("infonce", {"optimiser": "lion", "lr": 1e-4}),  # rounding changes signs, and a sign a step of lr
+        ("infonce", {"optimiser": "lion", "lr": 1e-4}),  # rounding may flip a sign, hence a step of lr
     ],
 )
-def test_captured_steps_train_as_plain_ones_do(objective, optim, monkeypatch, tmp_path):
+def test_captured_steps_match_eager_training(objective, optim, monkeypatch, tmp_path):
     run = toy_run(**RUN, objective=objective, optim=OPTIM | optim)
     plain, captured = (trainer_of(run, tmp_path / name) for name in ("plain", "captured"))
     for trainer in (plain, captured):
@@ -114,7 +114,9 @@ def test_captured_steps_train_as_plain_ones_do(objective, optim, monkeypatch, tm
     with as_on_a_gpu():
         captured.train()
     assert recorder.replays > 10
-    assert outside == {"aten.fill_.Scalar", "aten._foreach_copy_.default"}, "learning rates and the batch"
+    assert outside == {"aten.fill_.Scalar", "aten._foreach_copy_.default"}, (
+        "only learning rates and the batch may be copied"
+    )
     for name in ("train/loss", "train/gradient_norm", "train/lr"):
         ours, theirs = ([value for _, value in each.log.history(name)] for each in (captured, plain))
         assert ours == pytest.approx(theirs, rel=1e-3), name
@@ -130,7 +132,7 @@ def test_captured_steps_train_as_plain_ones_do(objective, optim, monkeypatch, tm
     torch.testing.assert_close(*averages, rtol=1e-3, atol=1e-3)
 
 
-def test_a_step_is_replayed_where_epochs_compare_alike():
+def test_capture_is_reused_while_epoch_comparisons_agree():
     calls: list[float] = []
 
     def step(batch: dict[str, Tensor], epoch: Any) -> dict[str, Tensor]:
@@ -140,9 +142,9 @@ def test_a_step_is_replayed_where_epochs_compare_alike():
     steps = CapturedSteps(step, Recorder())
     found = [float(steps({"x": torch.full((2,), float(n))}, n / 8)["loss"]) for n in range(16)]
     assert found == [(2.0 if n < 8 else 3.0) * 2 * n for n in range(16)]
-    assert calls == [0, 1 / 8, 2 / 8, 1], "two eager steps, and a capture before and after the first epoch"
+    assert calls == [0, 1 / 8, 2 / 8, 1], "expected two eager steps, and a capture before and after epoch 1"
     assert float(steps({"x": torch.ones(3)}, 1.5)["loss"]) == 9.0
-    assert len(calls) == 5, "another shape is another kind"
+    assert len(calls) == 5, "a new shape must not be replayed"
 
 
 @pytest.mark.parametrize(
@@ -154,7 +156,7 @@ def test_a_step_is_replayed_where_epochs_compare_alike():
         lambda epoch, x: x + min(1.0, epoch / 2),
     ],
 )
-def test_a_loss_that_computes_with_the_epoch_is_not_captured(use, capsys):
+def test_loss_computed_from_epoch_is_not_captured(use, capsys):
     steps = CapturedSteps(lambda batch, epoch: {"loss": use(epoch, batch["x"])}, Recorder())
     x = torch.ones(())
     found = [float(steps({"x": x}, n / 3)["loss"]) for n in range(EAGER + 3)]
@@ -174,7 +176,7 @@ def test_a_loss_that_computes_with_the_epoch_is_not_captured(use, capsys):
         ({"optimiser": "muon"}, "Muon reads"),
     ],
 )
-def test_why_steps_are_not_captured(changed, why):
+def test_reasons_against_capture_are_reported(changed, why):
     optim = Optim(**changed)
     optimizer = make_optimizer(torch.nn.Linear(2, 3), optim)
     assert why in why_not(optim, optimizer, torch.device("cuda"))
@@ -200,7 +202,7 @@ def test_batches_are_padded_to_few_widths(size, width):
     assert torch.equal(padded["c"], pixels)
 
 
-def test_batches_of_an_evaluation_arrive_in_order_until_the_last():
+def test_evaluation_batches_arrive_in_order():
     batches = [(number, {"x": torch.zeros(number)}) for number in range(7)]
     found = [*arriving(iter(batches), META)]
     assert [(number, len(batch["x"]), batch["x"].device) for number, batch in found] == [

@@ -1,4 +1,4 @@
-"""A run that has collapsed is warned of once, in its first epoch; one that learns is not."""
+"""A collapsed run gives one warning, in its first epoch; a learning run gives none."""
 
 import math
 import re
@@ -30,7 +30,7 @@ def captions(folder: Path, **changes: object) -> Run:
     return derive(make_corpus(folder), figures=False, log_every=2, **changes)
 
 
-def test_a_run_that_collapses_says_so_once_in_its_first_epoch(tmp_path, capsys):
+def test_collapsed_run_warns_once_in_first_epoch(tmp_path, capsys):
     optim = {"lr": 0.3, "epochs": 1, "batch": 8, "warmup_steps": 0}
     run = captions(tmp_path / "data", objective="triplet(warmup_epochs=0)", optim=optim)
     log, said = trained(run, tmp_path / "log", capsys)
@@ -42,7 +42,7 @@ def test_a_run_that_collapses_says_so_once_in_its_first_epoch(tmp_path, capsys):
     )
 
 
-def test_a_run_that_learns_says_nothing(tmp_path, capsys):
+def test_learning_run_does_not_warn(tmp_path, capsys):
     run = captions(tmp_path / "data", objective="siglip", optim={"epochs": 2, "batch": 8})
     log, said = trained(run, tmp_path / "log", capsys)
     assert COLLAPSED not in log.tagged
@@ -78,8 +78,8 @@ VISUAL, TEXT = MEANS["visual_variance"], MEANS["text_variance"]
         (False, {"spec": "triplet(margin=0)"}),
         (True, {"positive_similarity": 0.99019}),
         (False, {"positive_similarity": 0.99021}),
-        (True, {"positive_similarity": 0.98}),  # pairs that are less alike than others have learnt nothing
-        # a side that has shrunk to a point, though the other's scores differ
+        (True, {"positive_similarity": 0.98}),  # pairs score lower than non-pairs
+        # one side has shrunk to a point, although scores vary
         (False, WIDE),
         (True, WIDE | {"first": {"visual_variance": VISUAL / 0.14}}),
         (False, WIDE | {"first": {"visual_variance": VISUAL / 0.16}}),
@@ -88,17 +88,17 @@ VISUAL, TEXT = MEANS["visual_variance"], MEANS["text_variance"]
         (
             False,
             WIDE | {"first": {"text_variance": 1.0}, "positive_similarity": 1.01},
-        ),  # pairs are told apart
+        ),  # pairs are separated
     ],
 )
-def test_what_tells_pairs_from_others_has_not_collapsed(collapsed, changes):
+def test_collapse_depends_on_score_gap_and_variance(collapsed, changes):
     assert bool(found(**changes)) == collapsed
     if collapsed:
         assert "the objective aims at differences of 0.2" in found(**changes)
 
 
 class Sure(Toy, CollapseCheck):
-    """Takes every step, or some, for collapsed."""
+    """Reports every step, or some, as collapsed."""
 
     answers = (True,)
 
@@ -122,27 +122,27 @@ def steps_of(one: CollapseWatch, *, each: int, times: int, at_end: bool = False)
 @pytest.mark.parametrize(
     ("epoch_steps", "looks", "said_at"),
     [
-        (40, {"each": 5, "times": 8}, 3),  # half an epoch of steps in a row, and never again
+        (40, {"each": 5, "times": 8}, 3),  # after half an epoch of collapsed steps, once
         (40, {"each": 9, "times": 1, "at_end": True}, None),
-        (40, {"each": 10, "times": 1, "at_end": True}, 0),  # at its end a quarter is enough
+        (40, {"each": 10, "times": 1, "at_end": True}, 0),  # at the end of an epoch, a quarter is enough
         (40, {"each": 0, "times": 1, "at_end": True}, None),
-        (2, {"each": 2, "times": 6}, 4),  # few steps are no evidence, however short an epoch
+        (2, {"each": 2, "times": 6}, 4),  # short epochs need a minimum number of steps
         (2, {"each": 1, "times": 4, "at_end": True}, 2),
     ],
 )
-def test_a_collapse_is_said_once_after_enough_steps(epoch_steps, looks, said_at):
+def test_collapse_is_reported_once_after_enough_steps(epoch_steps, looks, said_at):
     said = steps_of(watch(Sure(toy_run()), epoch_steps=epoch_steps), **looks)
     assert [number for number, text in enumerate(said) if text] == ([] if said_at is None else [said_at])
 
 
-def test_steps_between_that_look_well_begin_the_count_anew():
+def test_healthy_step_resets_collapse_count():
     adapter = Sure(toy_run())
     adapter.answers = (True, True, True, False)
     assert not any(steps_of(watch(adapter), each=5, times=40))
     assert not watch(Toy(toy_run())).trained(None, {}, steps=100, step=100, at_end=True)
 
 
-def test_the_first_step_and_the_last_ones_of_an_epoch_are_looked_at(tmp_path):
+def test_first_and_last_steps_of_epoch_are_checked(tmp_path):
     run = replace(toy_run(figures=False), log_every=1000)
     adapter = Sure(run)
     loop = trainer_of(run, tmp_path, adapter=adapter)
@@ -152,7 +152,7 @@ def test_the_first_step_and_the_last_ones_of_an_epoch_are_looked_at(tmp_path):
     assert {"loss", "score_deviation"} <= adapter.first.keys()
 
 
-def test_a_task_of_several_that_has_collapsed_is_named(tmp_path):
+def test_collapsed_task_of_joint_run_is_named(tmp_path):
     text = "bigru(width=16, embedding=8, min_count=1, ends=False)"
     pairs, asked = (
         replace(make(tmp_path / make.__name__), text=text) for make in (make_corpus, make_questions)

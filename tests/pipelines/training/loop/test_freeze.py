@@ -27,7 +27,7 @@ def encoder() -> CNN:
 
 
 def train(model, optimizer, steps: range, *, wrapped=None, share: slice = slice(None)) -> list:
-    """Train as the loop does; return for each step the norm, and whether conv1 and layer4 had a gradient."""
+    """Train like the loop; return for each step the norm, and whether conv1 and layer4 had a gradient."""
     found = []
     for step in steps:
         draw = torch.Generator().manual_seed(step)
@@ -53,8 +53,8 @@ def weights(model: nn.Module) -> dict[str, Tensor]:
     return {name: x.clone() for name, x in model.state_dict().items()}
 
 
-def test_it_is_exactly_what_switching_gradients_off_gives():
-    """Norm, clipping, weight decay, moments and their bias correction."""
+def test_freeze_equals_disabling_gradients():
+    """Compare norm, clipping, weight decay, moments and bias correction."""
     model, other = encoder(), encoder()
     found = train(model, make_optimizer(model, OPTIM), range(6))
     optimizer = make_optimizer(other, OPTIM)

@@ -25,13 +25,13 @@ from polypool.tasks.scoring.records import metrics_from
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """A run of 15 steps that nothing disturbed."""
+    """An uninterrupted run of 15 steps."""
     trained = trainer_of(toy_run(), tmp_path_factory.mktemp("whole"))
     trained.train()
     return trained
 
 
-def test_training_learns_keeps_the_best_and_tests_it_once(whole):
+def test_training_keeps_best_epoch_and_tests_once(whole):
     log, folder = whole.log, whole.log.folder
     dev = [value for _, value in log.history("dev/score")]
     assert len(dev) == 3
@@ -58,13 +58,13 @@ def test_training_learns_keeps_the_best_and_tests_it_once(whole):
     }
     read = metrics_from(log.tagged, "whole", run="this one", read=lambda name: (folder / name).read_bytes())
     assert [metric.name for metric in read] == ["score"]
-    # every second of 15 steps, and the last one of each epoch of 5
+    # every second step, and the last of each epoch of 5 steps
     assert [step for step, _ in log.history("train/loss")] == [2, 4, 5, 6, 8, 10, 12, 14, 15]
     assert whole.step == 15
     assert {"train/gradient_norm", "train/lr", "train/samples_per_second"} <= log.rows[0][1].keys()
 
 
-def test_a_killed_run_resumes_to_the_same_weights(whole, tmp_path):
+def test_killed_run_resumes_to_same_weights(whole, tmp_path):
     run, report = toy_run(checkpoint_every=2), FolderReport(fail_after=3)
     killed = trainer_of(run, tmp_path, report)
     with pytest.raises(KeyboardInterrupt):
@@ -76,19 +76,21 @@ def test_a_killed_run_resumes_to_the_same_weights(whole, tmp_path):
     assert again.train()
     assert same_weights(again.model.state_dict(), whole.model.state_dict())
     logged = [each.log.history("train/loss") for each in (killed, again, whole)]
-    assert logged[0] + logged[1] == logged[2], "every step is logged once"
+    assert logged[0] + logged[1] == logged[2], "every step must be logged once"
     assert again.progress.best == whole.progress.best
     best = [load_file(folder / "model" / "model.safetensors") for folder in (whole.log.folder, tmp_path)]
     assert same_weights(*best)
 
 
-def test_a_run_stopped_within_an_epoch_resumes_to_the_same_weights(whole, tmp_path):
+def test_run_stopped_mid_epoch_resumes_to_same_weights(whole, tmp_path):
     report = FolderReport()
     part = trainer_of(toy_run(), tmp_path, report)
     part.stopping = lambda: part.step == 7
     assert not part.train()
     assert (part.step, report.count) == (7, 2)
-    assert not any("whole/score" in row for _, row in part.log.rows), "the test split is left for later"
+    assert not any("whole/score" in row for _, row in part.log.rows), (
+        "a stopped run must not score the test split"
+    )
     again = trainer_of(toy_run(), tmp_path, report)
     again.resume(report.last)
     assert again.step == part.log.history("train/loss")[-1][0] == 7
@@ -114,9 +116,9 @@ def counted(monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (10, 120))
 
 
-def test_costs_are_counted_over_epochs_checkpoints_and_restarts(tmp_path, counted):
+def test_costs_add_up_over_epochs_and_restarts(tmp_path, counted):
     report = FolderReport()
-    part = trainer_of(toy_run(checkpoint_every=2), tmp_path, report)  # 5 steps an epoch: laps of 2, 2 and 1
+    part = trainer_of(toy_run(checkpoint_every=2), tmp_path, report)  # laps of 2, 2 and 1 steps per epoch
     part.stopping = lambda: part.step == 8
     part.train()
     assert part.progress.cost == 3 + 2
@@ -136,17 +138,19 @@ def stopped_worker(folder: str) -> None:
     (Path(folder) / str(rank())).write_text(str(trained.step))
 
 
-def test_workers_stop_together_where_one_of_them_is_asked_to(tmp_path):
+def test_stop_request_to_one_worker_stops_all(tmp_path):
     run_workers(stopped_worker, str(tmp_path))
-    assert [(tmp_path / str(rank)).read_text() for rank in range(2)] == ["4", "4"], "where they log"
+    assert [(tmp_path / str(rank)).read_text() for rank in range(2)] == ["4", "4"], (
+        "workers must stop at a logged step"
+    )
 
 
 LAST = 7
-"""Steps of the run below, of 42 samples in batches of 6, for 1, 2 or 3 workers."""
+"""Number of steps of the run below: 42 samples in batches of 6, for 1, 2 or 3 workers."""
 
 
 def stage(folder: str, until: int) -> None:
-    """Go on from the checkpoint in a folder, if there is one, and leave another after a step."""
+    """Resume from the checkpoint in a folder, if any, train until a step, and save another."""
     torch.set_default_dtype(torch.float64)
     checkpoint, place = Path(folder, "checkpoint"), Path(folder, str(rank()))
 
@@ -170,12 +174,12 @@ def stage(folder: str, until: int) -> None:
 @pytest.mark.parametrize(
     "stages", [[(1, 2), (3, 4), (2, LAST)], pytest.param([(3, 2), (1, 4), (3, LAST)], marks=pytest.mark.slow)]
 )
-def test_workers_that_come_and_go_leave_the_weights_of_one(tmp_path, stages):
+def test_changing_worker_counts_match_one_worker(tmp_path, stages):
     run_workers(stage, str(tmp_path / "one"), LAST, world=1)
     for workers, until in stages:
         run_workers(stage, str(tmp_path / "many"), until, world=workers)
     one, many = (torch.load(tmp_path / of / "weights.pt", weights_only=True) for of in ("one", "many"))
-    # batch normalisation takes this bias out again: its gradient is nothing but rounding, which Adam scales up
+    # batch normalisation cancels this bias: its gradient is rounding error, which Adam scales up
     for name in one.keys() - {"visual.encoder.down.bias", "visual.encoder.norm.running_mean"}:
         torch.testing.assert_close(many[name], one[name], rtol=1e-8, atol=1e-9, msg=name)
 
@@ -187,10 +191,10 @@ def test_workers_that_come_and_go_leave_the_weights_of_one(tmp_path, stages):
         ({"schedule": "cosine", "warmup_steps": 2, "epochs": 6}, 2, {0: 0.5, 6: 0.5, 12: 0}),
         ({"warmup_steps": 4, "warmup_start": 1.0}, 5, [*[1] * 5, 0.25, 0.5, 0.75, *[1] * 4]),
         ({"warmup_start": 1.0}, 5, {5: 1}),
-        ({"warmup_steps": 2, "warmup_start": 0.5}, 4, [1, 1, 0.5, 1]),  # where `freeze` of half an epoch ends
+        ({"warmup_steps": 2, "warmup_start": 0.5}, 4, [1, 1, 0.5, 1]),  # as after a `freeze` of half an epoch
         ({"epochs": 2, "schedule": "cosine", "warmup_steps": 2, "warmup_start": 1.0}, 5, {5: 0.5 * 0.5}),
         ({"warmup_steps": 4}, 5, [0.25, 0.5, 0.75, 1]),  # a fifth of 20 steps
-        ({"warmup_steps": 5}, 5, [0.5, 1]),  # more, and so a tenth
+        ({"warmup_steps": 5}, 5, [0.5, 1]),  # above a fifth: cut to a tenth
         ({"warmup_steps": 500}, 1, [1]),
     ],
     ids=[
@@ -206,7 +210,7 @@ def test_learning_rates_follow_their_schedules(settings, epoch_steps, expected):
 
 
 @pytest.mark.parametrize("log_every", [2, 100], ids=["where it is logged", "at the end of the epoch"])
-def test_a_loss_that_is_not_finite_stops_the_run(tmp_path, log_every):
+def test_non_finite_loss_stops_run(tmp_path, log_every):
     trained = trainer_of(toy_run(optim={"clip": 0.0}, log_every=log_every), tmp_path)
     torch.nn.init.constant_(trained.model.visual.encoder.fc.weight, float("nan"))
     with pytest.raises(InputError, match=f"nan before step {min(log_every, 5)}: lower the learning rate"):
@@ -215,7 +219,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path, log_every):
 
 
 class Scripted(Toy):
-    """Gives the scores of a list on `val`, one after the other."""
+    """Returns scripted scores on `val`, one per evaluation."""
 
     def __init__(self, run: Run, scores: Iterable[float]) -> None:
         super().__init__(run)
@@ -226,7 +230,7 @@ class Scripted(Toy):
         return replace(found, metrics={"score": next(self.scores)}) if split == "val" else found
 
 
-def test_a_score_that_is_no_number_is_never_the_best(tmp_path, capsys):
+def test_non_finite_score_is_never_best(tmp_path, capsys):
     report, run = FolderReport(fail_after=1), toy_run()
     first = trainer_of(run, tmp_path, report, adapter=Scripted(run, [math.nan]))
     with pytest.raises(KeyboardInterrupt):
@@ -244,7 +248,7 @@ def test_a_score_that_is_no_number_is_never_the_best(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(("keep", "kept"), [("best", (0.9, 1)), ("last", (0.5, 3))])
-def test_the_best_or_the_last_epoch_is_kept(tmp_path, keep, kept, capsys):
+def test_best_or_last_epoch_is_kept(tmp_path, keep, kept, capsys):
     run = toy_run(optim={"keep": keep, "warmup_steps": 20})
     trained = trainer_of(run, tmp_path, adapter=Scripted(run, [0.9, 0.7, 0.5]))
     trained.train()
@@ -255,10 +259,10 @@ def test_the_best_or_the_last_epoch_is_kept(tmp_path, keep, kept, capsys):
     assert (trained.progress.best, trained.progress.best_epoch) == kept
     saved = load_file(trained.log.folder / "model/model.safetensors")
     same = all(torch.equal(saved[name], x) for name, x in trained.model.state_dict().items() if name in saved)
-    assert same, "the weights that were kept were scored"
+    assert same, "the kept weights must be scored"
 
 
-def test_weights_of_another_architecture_are_refused_by_name(tmp_path):
+def test_mismatched_weights_are_refused_with_names(tmp_path):
     save_weights(torch.nn.Linear(2, 3), tmp_path / "w.safetensors")
     with pytest.raises(InputError, match=r"missing 0.bias, 0.weight; unexpected bias, weight;"):
         load_weights(torch.nn.Sequential(torch.nn.Linear(2, 3)), tmp_path / "w.safetensors")

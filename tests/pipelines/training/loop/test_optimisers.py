@@ -1,4 +1,4 @@
-"""Optimisers: the steps of their papers, their groups, and their promises, such as a bit-equal resume."""
+"""Optimisers: formulas of the papers, parameter groups, and checks such as bit-exact resume."""
 
 import copy
 import os
@@ -23,7 +23,7 @@ BUILT_IN = OPTIMISERS.names()
 
 
 class Parts(nn.Module):
-    """A table, matrices of both shapes, a kernel and vectors, in double precision."""
+    """An embedding, a wide and a tall matrix, a convolution and biases, in float64."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ def trained(optimiser: str, steps: list[dict[str, Tensor]]) -> dict[str, Tensor]
 
 
 def lion(x, gradients, *, beta1, beta2):
-    """Algorithm 2 of the paper, number by number."""
+    """Algorithm 2 of the paper, element by element."""
     x, m = x.clone().flatten(), [0.0] * x.numel()
     for gradient in gradients:
         for i, g in enumerate(gradient.flatten().tolist()):
@@ -76,7 +76,7 @@ def sgd(x, gradients, *, momentum, nesterov):
 
 
 def muon(x, gradients, *, momentum, rate):
-    """With the polynomial of Newton and Schulz on singular values, in double precision."""
+    """Apply the Newton-Schulz polynomial to singular values, in float64."""
     v, (a, b) = torch.zeros_like(x), x.shape
     factor = 0.2 * max(a, b) ** 0.5 if rate == "match_rms_adamw" else max(1.0, a / b) ** 0.5
     for gradient in gradients:
@@ -98,7 +98,7 @@ def muon(x, gradients, *, momentum, rate):
         (sgd, {"momentum": 0.7, "nesterov": True}),
     ],
 )
-def test_an_optimiser_is_its_formula(formula, params):
+def test_optimiser_matches_formula(formula, params):
     model = Parts()
     steps = gradients(model, steps=5)
     spec = f"{formula.__name__}({', '.join(f'{name}={value}' for name, value in params.items())})"
@@ -112,7 +112,7 @@ def test_an_optimiser_is_its_formula(formula, params):
 
 
 @pytest.mark.parametrize("rate", ["match_rms_adamw", "original"])
-def test_muon_steps_by_orthogonal_matrices_and_leaves_all_else_to_adamw(rate):
+def test_muon_orthogonalises_matrices_and_others_use_adamw(rate):
     model = Parts()
     steps = gradients(model, steps=3)
     ours, adamw = trained(f"muon(momentum=0.8, rate={rate})", steps), trained("adamw", steps)
@@ -120,14 +120,14 @@ def test_muon_steps_by_orthogonal_matrices_and_leaves_all_else_to_adamw(rate):
         if name in ("wide.weight", "tall.weight"):
             expected = muon(x, [step[name] for step in steps], momentum=0.8, rate=rate)
             step = (expected - x).abs().max()
-            assert (ours[name] - expected).abs().max() < 0.05 * step, "bfloat16"
+            assert (ours[name] - expected).abs().max() < 0.05 * step, "must match up to bfloat16 rounding"
             assert (ours[name] - adamw[name]).abs().max() > 0.1 * step
         else:
             assert torch.equal(ours[name], adamw[name]), name
 
 
 @pytest.mark.parametrize("amsgrad", [False, True])
-def test_adamw_takes_the_steps_of_torch_without_its_compiler(amsgrad):
+def test_adamw_matches_fused_torch_adamw(amsgrad):
     torch.manual_seed(0)
     models = [nn.Linear(30, 40)]
     models.append(copy.deepcopy(models[0]))
@@ -137,12 +137,12 @@ def test_adamw_takes_the_steps_of_torch_without_its_compiler(amsgrad):
         torch.optim.AdamW(models[1].parameters(), **options, fused=True),
     )
     for step in range(6):
-        x_BD = torch.rand(7, 30) / (1 + step)  # gradients that shrink
+        x_BD = torch.rand(7, 30) / (1 + step)  # shrinking gradients
         for model, optimizer in zip(models, optimizers, strict=True):
             optimizer.zero_grad(set_to_none=True)
             model(x_BD).square().sum().backward()
             optimizer.step()
-        if step == 2:  # each goes on with the state of the other
+        if step == 2:  # swap the states of the optimisers
             states = [copy.deepcopy(optimizer.state_dict()) for optimizer in optimizers]
             for optimizer, state in zip(optimizers, reversed(states), strict=True):
                 optimizer.load_state_dict(state)
@@ -152,7 +152,7 @@ def test_adamw_takes_the_steps_of_torch_without_its_compiler(amsgrad):
 
 
 @pytest.mark.parametrize("optimiser", BUILT_IN)
-def test_groups_have_their_rates_and_times_of_freezing_and_gradients_are_clipped_as_one(optimiser):
+def test_param_groups_apply_lr_freeze_and_global_clip(optimiser):
     model = Toy(toy_run()).model()
     optim = Optim(
         lr=1e-2,
@@ -201,7 +201,7 @@ def test_groups_have_their_rates_and_times_of_freezing_and_gradients_are_clipped
         ("adamw(beta1=2.0)", "Invalid beta parameter"),
     ],
 )
-def test_a_wrong_optimiser_is_refused_in_one_message(spec, message):
+def test_invalid_optimiser_is_refused_with_one_message(spec, message):
     with pytest.raises(InputError) as error:
         make_optimizer(Parts(), Optim(optimiser=spec))
     assert message in str(error.value)
@@ -213,7 +213,7 @@ class Uphill(torch.optim.SGD):
 
 
 class Forgetful(torch.optim.SGD):
-    """Counts its steps where no checkpoint looks."""
+    """Counts its steps outside of its state, so that checkpoints lose the count."""
 
     def __init__(self, params, *, lr, weight_decay):
         super().__init__(params, lr=lr, weight_decay=weight_decay)
@@ -234,7 +234,7 @@ class Forgetful(torch.optim.SGD):
         (Forgetful, "ends with the same weights, bit for bit: after 12 steps, the weights"),
     ],
 )
-def test_a_broken_optimiser_of_ones_own_is_told_which_promise_it_breaks(monkeypatch, broken, promise):
+def test_broken_custom_optimiser_fails_named_check(monkeypatch, broken, promise):
     plugin = ModuleType("my_optimisers")
     setattr(plugin, broken.__name__, broken)
     monkeypatch.setitem(sys.modules, "my_optimisers", plugin)
@@ -246,7 +246,7 @@ def test_a_broken_optimiser_of_ones_own_is_told_which_promise_it_breaks(monkeypa
     "name",
     [*BUILT_IN, "muon(rate=original)", "adamw(amsgrad=True)", "sgd(nesterov=True)", "torch.optim:RMSprop"],
 )
-def test_optimisers_keep_their_promises(name):
+def test_optimisers_pass_all_checks(name):
     assert [o for o in outcomes(name) if not o.passed] == []
 
 
@@ -272,7 +272,7 @@ print(*sorted(name for name in ("torch._dynamo", "mlflow", "transformers", "ray"
 """
 
 
-def test_a_worker_imports_neither_the_compiler_nor_mlflow(tmp_path):
+def test_worker_imports_neither_dynamo_nor_mlflow(tmp_path):
     env = {"PYTHONPATH": os.pathsep.join(PATHS), "OMP_NUM_THREADS": "1"}
     code, said, errors = end(begin("-c", WORKER, str(tmp_path), *OPTIMISERS.names(), env=env))
     assert (code, said) == (0, "\n"), errors

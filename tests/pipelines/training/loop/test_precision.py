@@ -1,4 +1,4 @@
-"""Precision of a run's steps: what `auto` stands for, and that it stays where another machine goes on."""
+"""Precision of a run's steps: the choice of `auto`, kept when another machine resumes the run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
 
 class Wide(Aggregator):
-    """An aggregator whose maps are wider than the encoder's."""
+    """An aggregator whose linear layer is wider than the encoder's."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Wide(Aggregator):
 
 @pytest.fixture
 def machine(monkeypatch):
-    """A machine that has bfloat16, where products in it are so many times faster; the products that were timed."""
+    """Simulate products that are `faster` times as fast in bfloat16; return the timed shapes."""
 
     def of(faster: float, *, computes: bool = True) -> list[tuple[int, int, int]]:
         timed = []
@@ -45,17 +45,17 @@ def machine(monkeypatch):
     return of
 
 
-def test_auto_is_bfloat16_where_it_is_faster_by_enough(machine):
+def test_auto_selects_bfloat16_only_if_fast_enough(machine):
     model = nn.Sequential(nn.Linear(6, 4), nn.ModuleList([nn.Linear(5, 8), Wide()]))
     assert machine(FASTER + 0.01) == []
     assert precision_of("auto", model, CPU, samples=32) == "bfloat16"
     timed = machine(FASTER - 0.01)
     assert precision_of("auto", model, CPU, samples=32) == "float32"
-    assert timed == [(32, 5, 8)], "the widest map, but none of an aggregator"
+    assert timed == [(32, 5, 8)], "the widest layer outside aggregators must be timed"
     assert precision_of("auto", nn.Sequential(nn.Conv1d(3, 3, 1), Wide()), CPU, samples=32) == "float32"
 
 
-def test_what_is_asked_for_is_done_and_a_gpu_is_not_timed(machine):
+def test_explicit_precision_and_gpus_need_no_timing(machine):
     timed = machine(0.5)
     model = nn.Linear(6, 4)
     assert precision_of("bfloat16", model, CPU, samples=8) == "bfloat16"
@@ -67,7 +67,7 @@ def test_what_is_asked_for_is_done_and_a_gpu_is_not_timed(machine):
     assert not timed
 
 
-def test_products_are_timed_once_for_a_number_of_threads(monkeypatch, tmp_path):
+def test_timing_is_cached_by_shape_threads_and_machine(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     clock = accumulate(cycle((0, 4, 0, 2)))  # each product takes 4 s in float32 and 2 s in bfloat16
     monkeypatch.setattr(precision, "time", SimpleNamespace(perf_counter=partial(next, clock)))
@@ -85,14 +85,14 @@ def test_products_are_timed_once_for_a_number_of_threads(monkeypatch, tmp_path):
 
 
 class Noting(Toy):
-    """The toy task, which notes in which precision each loss is computed."""
+    """The toy task, recording the precision of each loss."""
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor], *, epoch: float) -> dict[str, Tensor]:
         self.seen.add(torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu"))
         return super().loss(model, batch, epoch=epoch)
 
 
-def test_attention_of_a_step_in_bfloat16_stays_in_float32_on_a_cpu(tmp_path):
+def test_cpu_attention_is_computed_in_float32_under_bfloat16(tmp_path):
     query_BHND = torch.randn(2, 2, 5, 8, generator=torch.Generator().manual_seed(0))
     expected = nn.functional.scaled_dot_product_attention(query_BHND, query_BHND, query_BHND)
     with trainer_of(toy_run(optim={"precision": "bfloat16"}), tmp_path).precision:
@@ -106,7 +106,7 @@ def noted(run, folder: Path, report: FolderReport | None = None):
     return trainer_of(run, folder, report, adapter=adapter)
 
 
-def test_a_run_keeps_its_precision_on_another_machine(machine, tmp_path):
+def test_resumed_run_keeps_precision_on_another_machine(machine, tmp_path):
     run, report = toy_run(optim={"epochs": 2}), FolderReport(fail_after=1)
     machine(2.0)
     begun = noted(run, tmp_path, report)

@@ -1,4 +1,4 @@
-"""Runs whose batches pass in chunks end with the weights of runs whose batches pass whole."""
+"""Runs with batches in chunks end with the weights of runs with whole batches."""
 
 from contextlib import nullcontext
 from dataclasses import replace
@@ -48,7 +48,7 @@ def together(folder: Path, *, chunk: int) -> Run:
 
 
 KINDS = {"captions": (captions, (0, 5), (5, 2)), "joint": (together, (0,), (4,))}
-"""How a run is made, and the chunks of one worker and of two."""
+"""Function that makes a run, chunk sizes for one worker, chunk sizes for two."""
 
 
 def in_double_precision(folder: str, kind: str) -> None:
@@ -63,7 +63,7 @@ def in_double_precision(folder: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [pytest.param("captions", marks=pytest.mark.slow), "joint"])
-def test_chunks_and_workers_change_nothing_but_rounding(tmp_path, kind):
+def test_chunks_and_workers_change_only_rounding(tmp_path, kind):
     for count in (1, 2):
         for number in range(count):
             (tmp_path / f"{count}-{number}").mkdir()
@@ -72,12 +72,12 @@ def test_chunks_and_workers_change_nothing_but_rounding(tmp_path, kind):
     weights, losses = one.pop(0)
     for found, found_losses in [*one.values(), *two[0].values(), *two[1].values()]:
         assert found_losses == pytest.approx(losses, rel=1e-7)
-        # zeros that Adam divides by the root of zeros are taken apart by rounding
+        # Adam divides near-zero gradients by near-zero roots, which magnifies rounding
         torch.testing.assert_close(found, weights, rtol=1e-5, atol=1e-6)
     assert len(losses) == (4 if kind == "captions" else len(losses))  # an epoch of three steps logs two
 
 
-def test_a_killed_run_in_chunks_resumes_to_the_same_weights(tmp_path):
+def test_killed_chunked_run_resumes_to_same_weights(tmp_path):
     run = captions(tmp_path / "data", chunk=5)
     run = replace(run, checkpoint_every=1)
     whole = trainer_of(run, tmp_path / "whole")
@@ -109,16 +109,14 @@ def test_a_killed_run_in_chunks_resumes_to_the_same_weights(tmp_path):
         ({"optim": {"chunk": -1}}, "--optim.chunk must be at least 0, not -1"),
     ],
 )
-def test_what_normalises_by_the_batch_or_cannot_be_cut_is_refused_before_it_starts(
-    tmp_path, changes, message
-):
+def test_chunks_refuse_batch_norm_and_tasks_without_passes(tmp_path, changes, message):
     run = captions(tmp_path, chunk=4)
     with pytest.raises(InputError, match=message) if message else nullcontext():
         prepare(derive(run, **changes))
 
 
 class InHalves(VQA):
-    """Forgets that a chunk has a part of the questions."""
+    """Does not scale a chunk's loss by its share of the questions."""
 
     def passes(self, model, batch, *, epoch, chunk):
         for first in range(0, len(batch["target"]), chunk):
@@ -127,7 +125,7 @@ class InHalves(VQA):
             yield PartialLoss(loss=terms["loss"], terms=terms)
 
 
-def test_check_says_where_chunks_have_another_gradient(tmp_path, monkeypatch):
+def test_check_detects_wrong_gradient_of_chunks(tmp_path, monkeypatch):
     what = "a batch in chunks has the gradient of the whole (polypool.tasks.abilities.Chunked)"
     run = make_questions(tmp_path, train=8, val=4, test=4)
     (right,) = [o for o in run_checks(task_checks(run)) if o.what == what]

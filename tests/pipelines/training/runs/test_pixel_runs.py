@@ -1,4 +1,4 @@
-"""A run from image files: trained with an encoder that is frozen at first, rebuilt from a checkpoint, scored."""
+"""A run from image files: training with an initially frozen encoder, reload, evaluation."""
 
 import json
 from dataclasses import replace
@@ -16,7 +16,7 @@ from polypool.pipelines.training.checkpoint import load_weights
 from polypool.tasks.datasets.corpus import Corpus
 
 
-def test_patches_train_and_are_rebuilt_without_the_hub(tmp_path):
+def test_patch_encoder_trains_and_reloads_without_hub(tmp_path):
     run = make_corpus(tmp_path, images=tmp_path / "images", train=16, val=4, test=6)
     corpus = Corpus.open(tmp_path / "corpus")
     for split in corpus.splits:

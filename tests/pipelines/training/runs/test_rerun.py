@@ -30,7 +30,7 @@ def verb(monkeypatch, capsys, *arguments: str) -> str:
     return capsys.readouterr().out
 
 
-def test_a_run_is_repeated_to_the_same_scores(run, home, monkeypatch, capsys):
+def test_rerun_reproduces_scores(run, home, monkeypatch, capsys):
     first = start.start(run)
     out = verb(monkeypatch, capsys, first)
     again, before = find_runs(tracking_uri(home), "polypool")
@@ -45,7 +45,7 @@ def test_a_run_is_repeated_to_the_same_scores(run, home, monkeypatch, capsys):
     assert "data.corpus: then" not in out
 
 
-def test_what_differs_is_said_and_a_dry_run_trains_nothing(run, home, monkeypatch, capsys):
+def test_dry_rerun_lists_differences_and_trains_nothing(run, home, monkeypatch, capsys):
     first = start.start(run)
     tracker = Tracker.attach(tracking_uri(home), first, running=False)
     tracker.tags({"git_commit": "0" * 40, "torch": "0.4.0", "numpy": "", "git_dirty": "false"})
@@ -69,7 +69,7 @@ def recorded_run(run, home, tags) -> Tracker:
     return Tracker.start("polypool", tags=tags, **given)
 
 
-def test_a_run_whose_settings_cannot_be_used_is_refused(run, home):
+def test_rerun_refuses_unusable_settings(run, home):
     bare = recorded_run(run, home, {"kind": "train"})
     for settings, message in (
         (None, r"cannot be repeated: its settings, the artifact run\.json, were deleted"),

@@ -1,4 +1,4 @@
-"""Going on with a run, and beginning with the weights of another; refused while another process trains it."""
+"""Resuming a run, and initialising a run with the weights of another."""
 
 import errno
 import os
@@ -38,7 +38,7 @@ def run(home) -> Run:
 
 @pytest.fixture
 def begun(run, home) -> Tracker:
-    """A run that is recorded and has logged nothing."""
+    """A recorded run that has logged nothing."""
     tracker = Tracker.start("e", uri=tracking_uri(home), home=home, name="n", tags=tags(run), params={})
     tracker.json("run.json", to_json(run))
     return tracker
@@ -46,12 +46,12 @@ def begun(run, home) -> Tracker:
 
 @pytest.fixture
 def elsewhere() -> Iterator[ThreadPoolExecutor]:
-    """Another thread, which has no leases of this one."""
+    """Another thread, which does not hold this thread's locks."""
     with ThreadPoolExecutor(1) as thread:
         yield thread
 
 
-def test_a_run_that_is_trained_is_not_gone_on_with(run, home, elsewhere, monkeypatch):
+def test_resume_is_refused_while_run_is_training(run, home, elsewhere, monkeypatch):
     def fit(run: Run, tracker: Tracker, **_: object) -> None:
         assert holder_of(run_folder(home, tracker.run_id) / NAME).startswith(f"process {os.getpid()} on ")
         held = f"run {tracker.run_id} is being trained by another process .process"
@@ -65,7 +65,7 @@ def test_a_run_that_is_trained_is_not_gone_on_with(run, home, elsewhere, monkeyp
     assert tracker.status() == "FINISHED"
     assert not (run_folder(home, run_id) / NAME).exists()
     tracker.finish("KILLED")
-    assert resume(run_id) == run_id, "it is held there, too"
+    assert resume(run_id) == run_id, "a killed run must resume, again under a lock"
     assert tracker.status() == "FINISHED"
 
 
@@ -88,7 +88,7 @@ def write_checkpoints(folder: Path, *names: str) -> None:
     ],
     ids=["no folder", "nothing in it", "no state"],
 )
-def test_what_has_trained_does_not_begin_anew_under_its_old_id(lose, message, begun, home):
+def test_trained_run_without_checkpoint_is_not_resumed(lose, message, begun, home):
     folder = run_folder(home, begun.run_id)
     write_checkpoints(folder, "checkpoint_1", "checkpoint_2")
     begun.log({"train/loss": 1.0}, step=1)
@@ -106,7 +106,7 @@ def test_what_has_trained_does_not_begin_anew_under_its_old_id(lose, message, be
 
 
 @pytest.mark.parametrize(("epoch", "again"), [(1, True), (2, False)])
-def test_a_run_killed_between_its_first_epoch_and_the_checkpoint_starts_over(epoch, again, begun, home):
+def test_missing_checkpoint_is_tolerated_only_after_epoch_1(epoch, again, begun, home):
     (run_folder(home, begun.run_id) / "log").mkdir(parents=True)
     begun.log({"train/loss": 1.0, "epoch": epoch}, step=1)
     begun.finish("KILLED")
@@ -115,23 +115,23 @@ def test_a_run_killed_between_its_first_epoch_and_the_checkpoint_starts_over(epo
     assert begun.status() == ("FINISHED" if again else "KILLED")
 
 
-def test_what_ended_before_its_first_checkpoint_begins_again(begun, home):
+def test_untrained_run_starts_over_and_finished_run_does_not(begun, home):
     folder = run_folder(home, begun.run_id)
     begun.finish("KILLED")
-    assert resume(begun.run_id) == begun.run_id, "nothing is there, and it had done nothing"
+    assert resume(begun.run_id) == begun.run_id, "an untrained run must start over"
     assert begun.status() == "FINISHED"
     steps = [step for step, _ in begun.history("train/loss")]
 
     shutil.rmtree(folder)
     (folder / "log").mkdir(parents=True)
     assert resume(begun.run_id) == begun.run_id
-    assert [step for step, _ in begun.history("train/loss")] == steps, "it had finished"
+    assert [step for step, _ in begun.history("train/loss")] == steps, "a finished run must not train again"
     shutil.rmtree(folder)
     assert resume(begun.run_id) == begun.run_id
     assert not folder.exists()
 
 
-def test_a_full_disk_ends_a_run_in_one_line_and_as_failed(run, home, monkeypatch):
+def test_full_disk_fails_run_with_one_message(run, home, monkeypatch):
     def fit(run: Run, tracker: Tracker, **_: object) -> None:
         def full(*_: object, **__: object) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
@@ -149,13 +149,13 @@ def test_a_full_disk_ends_a_run_in_one_line_and_as_failed(run, home, monkeypatch
 
 @pytest.fixture
 def three(tmp_path) -> Path:
-    """The folder of three whole checkpoints, the second and third written by Ray Train."""
+    """A folder of three valid checkpoints, the second and third written by Ray Train."""
     write_checkpoints(tmp_path, "checkpoint_1", "ray-2/checkpoint_2", "ray-2/checkpoint_3")
     return tmp_path
 
 
 def flipped(data: bytes) -> bytes:
-    """Return the bytes with one bit changed, in the middle."""
+    """Return the bytes with one bit flipped in the middle."""
     middle = len(data) // 2
     return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
 
@@ -164,7 +164,7 @@ def flipped(data: bytes) -> bytes:
     ("file", "damage"),
     [("state.pt", lambda data: data[:-1]), ("progress.json", None), ("model.safetensors", flipped)],
 )
-def test_of_a_damaged_last_checkpoint_the_one_before_is_taken_up_with_a_note(three, file, damage, capsys):
+def test_damaged_last_checkpoint_falls_back_to_previous(three, file, damage, capsys):
     path = three / "ray-2" / "checkpoint_3" / file
     data = path.read_bytes()
     path.unlink()
@@ -195,7 +195,7 @@ def pairs(tmp_path) -> Run:
     return replace(run, text=TEXT, aggregator="lip", optim=replace(run.optim, epochs=1), figures=False)
 
 
-def test_one_tasks_aggregator_starts_anothers(pairs, tmp_path, home, capsys):
+def test_init_copies_aggregator_weights_between_tasks(pairs, tmp_path, home, capsys):
     asked = make_questions(tmp_path / "asked")
     asked = replace(asked, text=TEXT, aggregator="lip", optim=replace(asked.optim, epochs=0), figures=False)
     first = training.start(pairs)
@@ -213,7 +213,7 @@ def test_one_tasks_aggregator_starts_anothers(pairs, tmp_path, home, capsys):
     assert other <= {name for name in ours if name in said}
 
 
-def test_a_run_that_is_not_there_or_has_nothing_alike_is_refused(pairs, home):
+def test_init_refuses_missing_or_incompatible_run(pairs, home):
     with pytest.raises(InputError, match="no run 'nobody'"):
         training.start(replace(pairs, init="nobody"))
     first = training.start(replace(pairs, optim=replace(pairs.optim, epochs=0)))

@@ -1,4 +1,4 @@
-"""`train RECIPE --run-id-file FILE`: the same command, given again, goes on with the run that it began."""
+"""`train RECIPE --run-id-file FILE`: repeating the command resumes its run."""
 
 import sys
 from dataclasses import replace
@@ -26,11 +26,11 @@ def count(home: Path) -> int:
     return len(find_runs(tracking_uri(home), "noted", finished=False))
 
 
-def test_the_same_command_goes_on_with_the_run_that_it_began(run, home, tmp_path, monkeypatch):
+def test_repeated_command_resumes_run(run, home, tmp_path, monkeypatch):
     file = tmp_path / "a folder" / "run id"
 
     def stopped(run: Run, tracker: Tracker, **_: object) -> None:
-        assert file.read_text() == f"{tracker.run_id}\n", "it is there before the run trains"
+        assert file.read_text() == f"{tracker.run_id}\n", "the file must be written before training"
         raise Stopped
 
     with monkeypatch.context() as patch:
@@ -47,7 +47,7 @@ def test_the_same_command_goes_on_with_the_run_that_it_began(run, home, tmp_path
     assert count(home) == begun
 
 
-def test_a_file_is_for_one_run_alone(run, home, tmp_path, monkeypatch, capsys):
+def test_id_file_refuses_other_settings_and_commands(run, home, tmp_path, monkeypatch, capsys):
     file = tmp_path / "id"
     run_id, _ = train(run, file)
     begun = count(home)
@@ -66,7 +66,7 @@ def test_a_file_is_for_one_run_alone(run, home, tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("held", [b"", b"run 12ab", b"\xff" * 32, b"0" * 32 + b" " * 4000 + b"1"])
-def test_a_file_that_holds_no_id_is_refused_and_kept(run, tmp_path, held):
+def test_file_without_run_id_is_refused_unchanged(run, tmp_path, held):
     file = tmp_path / "id"
     file.write_bytes(held)
     with pytest.raises(InputError, match=r"id: holds no id of a run"):
@@ -74,7 +74,7 @@ def test_a_file_that_holds_no_id_is_refused_and_kept(run, tmp_path, held):
     assert file.read_bytes() == held
 
 
-def test_the_flag_stands_anywhere_and_relative_files_lie_in_the_current_folder(home, capsys):
+def test_run_id_file_flag_is_accepted_at_any_position(home, capsys):
     for words in (["--run-id-file", "a b", "coco_mini"], ["coco_mini", "--run-id-file=a b"]):
         assert take_run_id_file(words) == (Path.cwd() / "a b", ["coco_mini"])
     rest = ["coco_mini", "--optim.lr", "-1e-4", "--seed", "1"]

@@ -1,4 +1,4 @@
-"""The list of runs, and the end of runs whose process is dead."""
+"""The list of runs, and marking of runs whose process is dead."""
 
 import json
 import os
@@ -56,7 +56,7 @@ def line_of(tracker: Tracker, lines: list[str]) -> str:
     return line
 
 
-def test_the_best_run_of_a_task_comes_first(home, monkeypatch, capsys):
+def test_runs_are_sorted_by_task_and_score(home, monkeypatch, capsys):
     uri, made = tracking_uri(home), {}
     for name, task, score, more in (
         ("mean", "vqa", 24.2, {}),
@@ -88,7 +88,7 @@ def test_the_best_run_of_a_task_comes_first(home, monkeypatch, capsys):
         tracker._call("delete_run")
 
 
-def test_the_list_shows_the_progress_and_the_process_of_each_run(made, monkeypatch, capsys):
+def test_list_shows_progress_and_process_of_each_run(made, monkeypatch, capsys):
     lines = said(monkeypatch, capsys).splitlines()
     (header,) = (line for line in lines if line.startswith("run "))
     names = "run task data features aggregator seed score protocol recipe state epoch age trained by"
@@ -114,17 +114,17 @@ def test_the_list_shows_the_progress_and_the_process_of_each_run(made, monkeypat
     assert 0 <= alive["age"] < 600
 
 
-def test_the_dead_are_marked_and_nobody_else(made, monkeypatch, capsys):
+def test_mark_dead_changes_only_dead_runs(made, monkeypatch, capsys):
     here = sorted(run_folder(Path.cwd(), "").glob("*"))
     out = said(monkeypatch, capsys, "--mark-dead")
     assert out.startswith(f"run {made['dead'].run_id}: no process trains it, now KILLED\n\n")
     states = {name: tracker.status() for name, tracker in made.items()}
     assert states == {"alive": "RUNNING", "dead": "KILLED", "elsewhere": "RUNNING", "ended": "FAILED"}
     assert said(monkeypatch, capsys, "--mark-dead").startswith("no dead run was found\n")
-    assert sorted(run_folder(Path.cwd(), "").glob("*")) == here, "nothing is made but in the home"
+    assert sorted(run_folder(Path.cwd(), "").glob("*")) == here, "files must be written only in the home"
 
 
-def test_a_run_that_ended_while_mlflow_was_away_ends_as_it_did(made, home, monkeypatch):
+def test_mark_dead_applies_unsent_final_status(made, home, monkeypatch):
     def nobody(*_: object, **__: object) -> None:
         raise InputError("nobody answers")
 
@@ -135,7 +135,7 @@ def test_a_run_that_ended_while_mlflow_was_away_ends_as_it_did(made, home, monke
     assert run_list.mark_dead(tracking_uri(home), found, home=home) == {made["dead"].run_id: "FINISHED"}
 
 
-def test_a_resumed_run_is_not_marked_dead(made, home):
+def test_resumed_run_is_not_marked_dead(made, home):
     found = run_list.list_runs(tracking_uri(home), "several", home=home)
     with ThreadPoolExecutor(1) as somebody:
         lease = somebody.submit(take_run, made["dead"]).result()
@@ -144,7 +144,7 @@ def test_a_resumed_run_is_not_marked_dead(made, home):
     assert made["dead"].status() == "RUNNING"
 
 
-def test_a_sweep_is_dead_without_its_process(made, home, monkeypatch, capsys):
+def test_sweep_without_process_is_marked_dead(made, home, monkeypatch, capsys):
     place = {"uri": tracking_uri(home), "home": home, "name": "sweep"}
     tracker = made["sweep"] = Tracker.start(
         "several", **place, tags={"kind": "sweep", "recipe": "toy"}, params={}

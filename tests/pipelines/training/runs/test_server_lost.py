@@ -1,4 +1,4 @@
-"""Training while MLflow's server is down, and the log that is sent when it is back."""
+"""Training while the MLflow server is down; the log is sent when it is back."""
 
 from collections.abc import Callable, Iterator
 
@@ -24,7 +24,7 @@ def server(tmp_path) -> Iterator[Server]:
 
 
 class Losing(FolderReport):
-    """Loses the server after the first epoch."""
+    """Stops the server after the first epoch."""
 
     def __init__(self, lose: Callable[[], None]) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Losing(FolderReport):
 
 
 @pytest.mark.slow
-def test_training_goes_on_without_the_server_which_gets_all_when_it_is_back(server, tmp_path):
+def test_training_survives_server_outage_and_log_is_sent_later(server, tmp_path):
     run = toy_run(figures=False)
     tracker = Tracker.start("e", uri=server.uri, home=tmp_path, name="n", tags={}, params={})
 
@@ -64,7 +64,7 @@ def test_training_goes_on_without_the_server_which_gets_all_when_it_is_back(serv
     assert tracker.download("per_query/whole.npz").exists()
 
 
-def test_the_end_of_a_run_that_mlflow_does_not_take_is_said_and_sent_by_resume(home, monkeypatch, capsys):
+def test_unsent_final_status_is_reported_and_sent_by_resume(home, monkeypatch, capsys):
     run = toy_run()
     uri = tracking_uri(home)
     tracker = Tracker.start("e", uri=uri, home=home, name="n", tags=tags(run), params={})
@@ -83,7 +83,7 @@ def test_the_end_of_a_run_that_mlflow_does_not_take_is_said_and_sent_by_resume(h
         training.send(tracker, "FINISHED")
         assert "2 entries" in capsys.readouterr().err
     assert tracker.status() == "RUNNING"
-    assert training.resume(tracker.run_id) == tracker.run_id, "it has finished, and Ray is not started"
+    assert training.resume(tracker.run_id) == tracker.run_id, "a finished run must not be trained again"
     assert tracker.status() == "FINISHED"
     assert not folder.exists()
     assert capsys.readouterr().err == ""

@@ -1,4 +1,4 @@
-"""Sweeps as a user makes them: their runs, failures, early stopping, interruptions, and the run of the sweep."""
+"""Sweeps, end to end: runs, failures, early stopping, interruptions, and the sweep's own run."""
 
 import json
 import math
@@ -47,7 +47,7 @@ RACERS = ("mean", FAILING, REFUSING, BLIND, "--early-stop", "--concurrent", "2")
 
 @pytest.fixture(scope="module")
 def tiny(home) -> Iterator[Path]:
-    """The home, with a corpus and a recipe for it."""
+    """The home, with a corpus and the recipe `tiny` for it."""
     run = make_corpus(home)
     RECIPES.names()
     with pytest.MonkeyPatch.context() as patch:
@@ -57,7 +57,7 @@ def tiny(home) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def race(tiny, one_ray) -> tuple[str, dict[str, RunRecord]]:
-    """The output of a sweep, and its runs by aggregator: one trial is trained, two fail, one is stopped early."""
+    """Output of a sweep, and its runs by aggregator: one trained, two failed, one stopped early."""
     with redirect_stdout(StringIO()) as said:
         code = command(*RACE, *RACERS)
     assert code == 1
@@ -75,7 +75,7 @@ def command(*words: str) -> int:
 
 
 def trained(home: Path, experiment: str) -> dict[str, RunRecord]:
-    """Return the trained runs of an experiment by their pair of aggregators, each once."""
+    """Return the training runs of an experiment by pair of aggregators; each pair must be unique."""
     runs = find_runs(tracking_uri(home), experiment, finished=False)
     runs = [run for run in runs if run.tags["kind"] == "train"]
     found = {f"{run.tags['aggregator']}/{run.tags['text_aggregator']}": run for run in runs}
@@ -84,7 +84,7 @@ def trained(home: Path, experiment: str) -> dict[str, RunRecord]:
 
 
 def all_cores_are_free() -> bool:
-    """Wait until nobody holds a core of the session."""
+    """Wait until all cores of the session are free; return false on a timeout."""
     deadline = time.monotonic() + 120
     while ray.available_resources().get("CPU") != 2:
         if time.monotonic() > deadline:
@@ -94,7 +94,7 @@ def all_cores_are_free() -> bool:
 
 
 @pytest.mark.slow
-def test_what_fails_stops_nothing(tiny, race):
+def test_failed_trials_do_not_stop_sweep(tiny, race):
     said, found = race
     failed, refused, done = found[FAILING], found[REFUSING], found["mean"]
     assert (failed.status, refused.status, done.status) == ("FAILED", "FAILED", "FINISHED")
@@ -108,15 +108,15 @@ def test_what_fails_stops_nothing(tiny, race):
     assert "1 trained, 1 stopped early, 2 failed" in said
     assert f"{FAILING} seed 0 (run {failed.run_id}): ArithmeticError: nothing adds up" in said
     assert f"{REFUSING} seed 0 (run {refused.run_id}): the moon is in the wrong phase: wait a week" in said
-    assert "image_text · tiny · whole" in said, "the comparison is shown"
+    assert "image_text · tiny · whole" in said, "the comparison must be printed"
     kept = Tracker.attach(tracking_uri(tiny), failed.run_id, running=False).download(ERROR).read_text()
     assert "Traceback" in kept
     assert "nothing adds up" in kept
-    assert not [*(tiny / "runs").glob("sweep-????????")], "Tune's own files are gone"
+    assert not [*(tiny / "runs").glob("sweep-????????")], "Ray Tune's files must be removed"
 
 
 @pytest.mark.slow
-def test_the_worse_half_is_stopped_early_and_kept_apart(race):
+def test_early_stopped_trials_are_left_out_of_comparison(race):
     said, found = race
     poor = found[BLIND]
     assert poor.status == "KILLED"
@@ -124,7 +124,7 @@ def test_the_worse_half_is_stopped_early_and_kept_apart(race):
     assert not any(name.startswith("whole/") for name in poor.metrics)
     assert f"{BLIND} seed 0: after epoch 1 of 3, run {poor.run_id}" in said
     assert "3 runs left out, not finished" in said
-    assert all_cores_are_free(), "the workers of what was stopped are gone"
+    assert all_cores_are_free(), "workers of stopped trials must end"
 
 
 def weights(run_id: str) -> dict[str, Tensor]:
@@ -137,13 +137,13 @@ def parent_of(record: RunRecord) -> str:
 
 
 def sweeps(home: Path, experiment: str) -> list[RunRecord]:
-    """Return the runs of an experiment's sweeps, first ones first."""
+    """Return the runs of an experiment's sweeps, oldest first."""
     runs = find_runs(tracking_uri(home), experiment, finished=False)[::-1]
     return [run for run in runs if run.tags["kind"] == "sweep"]
 
 
 @pytest.mark.usefixtures("without_comparison")
-def test_a_sweep_records_its_plan_its_runs_and_the_best(tiny):
+def test_sweep_records_plan_runs_and_best_trial(tiny):
     flags = ("--cpus", "1", "--optim.epochs", "1", "--no-figures")
     run = RECIPES.get("tiny")()
     optim = replace(run.optim, epochs=1)
@@ -174,7 +174,7 @@ def test_a_sweep_records_its_plan_its_runs_and_the_best(tiny):
     assert listed["columns"] == ["name", "how", "run_id", "metric", "best", "parent"]
     assert [row[2] for row in listed["data"]] == [of.run_id for of in mine]
 
-    assert command(*words, "mean", "max") == 0, "all is done"
+    assert command(*words, "mean", "max") == 0, "repeating a finished sweep must succeed"
     assert sweeps(tiny, "parents") == [parent]
     uri = tracking_uri(tiny)
     table = compare(uri, "parents")
@@ -183,8 +183,8 @@ def test_a_sweep_records_its_plan_its_runs_and_the_best(tiny):
     with pytest.raises(InputError, match="stands for a sweep; give one of its runs"):
         load(parent.run_id)
 
-    assert command(*words, "mean", "gpo", "max") == 0, "a sweep of runs that existed before"
-    assert sweeps(tiny, "parents") == [parent], "nothing was trained"
+    assert command(*words, "mean", "gpo", "max") == 0, "a sweep of finished runs must succeed"
+    assert sweeps(tiny, "parents") == [parent], "a sweep without training must not be recorded"
     assert command(*words, "gpo", "lip") == 0
     (_, second), found = sweeps(tiny, "parents"), trained(tiny, "parents")
     assert [parent_of(found[f"{name}/{name}"]) for name in ("gpo", "lip")] == ["", second.run_id]
@@ -198,7 +198,7 @@ def test_a_sweep_records_its_plan_its_runs_and_the_best(tiny):
 
 
 @pytest.mark.usefixtures("without_comparison")
-def test_a_failed_trial_leaves_nothing_to_those_after_it_in_this_process(tiny, monkeypatch):
+def test_failed_trial_leaves_no_state_for_later_trials(tiny, monkeypatch):
     for place in (sweeping, training):
         monkeypatch.delattr(place, "ray_session")
     words = ("--recipes", "tiny", "--experiment", "one process", *SMALL, "--concurrent", "1")
@@ -217,27 +217,27 @@ def test_a_failed_trial_leaves_nothing_to_those_after_it_in_this_process(tiny, m
 
 
 @pytest.mark.usefixtures("without_comparison")
-def test_sigterm_ends_a_sweep_in_this_process_after_a_checkpoint(tiny, capfd):
+def test_sweep_stopped_by_sigterm_resumes(tiny, capfd):
     objective = f"faulty:StoppedOnce(runs={str(tiny / 'runs')!r}, epoch=1.4, process={os.getpid()})"
     words = ("--recipes", "tiny", "--experiment", "ended", *SMALL, "--concurrent", "1")
     words += ("--objective", objective, "--aggregators")
     assert command(*words, "mean", "max") == 143
-    assert "to resume: polypool train" not in capfd.readouterr().err, "the whole sweep does"
+    assert "to resume: polypool train" not in capfd.readouterr().err, "must not offer to resume one run"
     (stopped,), (parent,) = trained(tiny, "ended").values(), sweeps(tiny, "ended")
     assert (stopped.status, stopped.metrics["epoch"], parent.status) == ("KILLED", 1, "KILLED")
-    assert command(*words, "max", "mean") == 0, "the same trials in another order"
+    assert command(*words, "max", "mean") == 0, "another order must resume the same trials"
     found, (again,) = trained(tiny, "ended"), sweeps(tiny, "ended")
     assert [of.status for of in (*found.values(), again)] == ["FINISHED"] * 3
     assert found["mean/mean"].run_id == stopped.run_id
     assert {parent_of(of) for of in found.values()} == {again.run_id} == {parent.run_id}
 
-    Tracker.attach(tracking_uri(tiny), again.run_id)  # killed before it ended
+    Tracker.attach(tracking_uri(tiny), again.run_id)  # set to RUNNING, as if it had been killed
     assert command(*words, "mean", "max") == 0
     assert sweeps(tiny, "ended")[0].status == "FINISHED"
 
 
 @pytest.mark.slow
-def test_a_sweep_in_one_process_goes_on_after_a_kill_with_the_same_weights(tiny):
+def test_killed_sweep_resumes_to_same_weights(tiny):
     objective = f"faulty:KilledOften(markers={[str(tiny / 'ended')]!r}, epochs=[1.4])"
     words = ("--recipes", "tiny", "--experiment", "killed", *SMALL, "--concurrent", "1")
     words += ("--objective", objective, "--aggregators", "mean", "max")
@@ -248,7 +248,7 @@ def test_a_sweep_in_one_process_goes_on_after_a_kill_with_the_same_weights(tiny)
     (begun,) = trained(tiny, "killed").values()
     assert command(*words) == 0
     found = trained(tiny, "killed")
-    assert found["mean/mean"].run_id == begun.run_id, "resumed"
+    assert found["mean/mean"].run_id == begun.run_id, "the killed run must be resumed"
     assert {of.tags["mlflow.parentRunId"] for of in found.values()} == {begun.tags["mlflow.parentRunId"]}
     for record in found.values():
         settings = Tracker.attach(tracking_uri(tiny), record.run_id, running=False).read_json("run.json")
@@ -256,7 +256,7 @@ def test_a_sweep_in_one_process_goes_on_after_a_kill_with_the_same_weights(tiny)
 
 
 @pytest.mark.slow
-def test_trials_in_processes_of_ray_after_failures_and_deaths_equal_runs_alone(tiny, one_ray):
+def test_ray_trials_after_crashes_match_single_runs(tiny, one_ray):
     marker = str(tiny / "died")
     objective = f"faulty:KilledOften(markers={[marker]!r}, epochs=[1.4])"
     words = ("--recipes", "tiny", "--experiment", "kept", *SMALL, "--retries", "1", "--concurrent", "2")
@@ -273,7 +273,7 @@ def test_trials_in_processes_of_ray_after_failures_and_deaths_equal_runs_alone(t
 
 
 @pytest.mark.slow
-def test_what_was_stopped_stays_so_unless_the_whole_is_asked_for(tiny, race, capsys):
+def test_early_stopped_trial_resumes_only_without_early_stop(tiny, race, capsys):
     poor = race[1][BLIND]
     assert command(*RACE, "mean", BLIND, "--early-stop") == 0
     assert "1 stopped early before, not resumed; 0 to train" in capsys.readouterr().out
@@ -283,7 +283,7 @@ def test_what_was_stopped_stays_so_unless_the_whole_is_asked_for(tiny, race, cap
 
 
 @pytest.mark.slow
-def test_a_sweep_of_pairs_of_aggregators_is_drawn_as_a_heat_map(tiny, capsys):
+def test_sweep_of_aggregator_pairs_draws_heat_map(tiny, capsys):
     grid = ("--recipes", "tiny", "--experiment", "pairs", *SMALL, "--concurrent", "1", "--aggregators")
     assert command(*grid, "mean") == 0
     first = trained(tiny, "pairs")
@@ -302,7 +302,7 @@ def test_a_sweep_of_pairs_of_aggregators_is_drawn_as_a_heat_map(tiny, capsys):
 
 
 @pytest.mark.parametrize("seen", [True, False], ids=["before it starts", "when it would resume it"])
-def test_a_run_that_another_process_trains_is_left_to_it(seen, tiny, capsys, monkeypatch):
+def test_run_trained_by_another_process_is_left_alone(seen, tiny, capsys, monkeypatch):
     experiment = f"held {seen}"
     grid = ("--recipes", "tiny", "--experiment", experiment, "--concurrent", "1", "--aggregators", "mean")
     run = replace(RECIPES.get("tiny")(), aggregator="mean", experiment=experiment)
@@ -325,7 +325,7 @@ def test_a_run_that_another_process_trains_is_left_to_it(seen, tiny, capsys, mon
     assert (tracker.status(), tracker.tag(SWEEP)) == ("RUNNING", "s")
 
 
-def test_wrong_words_end_before_anything_starts(tiny, capsys):
+def test_invalid_arguments_exit_2_before_start(tiny, capsys):
     assert command("--experiment", "none", "--recipes", "tiny", "tinny", "--aggregators", "maen") == 2
     said = capsys.readouterr().err
     assert all(message in said for message in ("unknown recipe 'tinny'", "unknown aggregator 'maen'"))
@@ -334,8 +334,8 @@ def test_wrong_words_end_before_anything_starts(tiny, capsys):
 
 
 @pytest.mark.parametrize("metric", ["rsum", "meanr"])
-def test_the_best_trial_is_complete_and_scores_the_test_split(metric):
-    """Of recipe `a`, and a better one of `b` that was tuned; lower is better for `meanr`."""
+def test_best_trial_excludes_incomplete_and_tuning_trials(metric):
+    """Trials of recipe `a`, and a tuning trial of `b`; lower is better for `meanr`."""
     ways = [("a", "stopped after epoch 1 of 3", 9.0, True), ("a", "trained", 3.0, True)]
     ways += [
         ("a", "finished before", 5.0, True),

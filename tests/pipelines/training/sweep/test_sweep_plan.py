@@ -1,4 +1,4 @@
-"""A sweep before it starts: its trials, their earlier runs, the time, the job lines, the search space; no Ray."""
+"""Plans of sweeps, without Ray: trials, earlier runs, time estimates, job commands, search spaces."""
 
 import os
 import shlex
@@ -45,7 +45,7 @@ def record(run: Run, *, status: str = "FINISHED", took: float = 100.0, trained: 
     return RunRecord(run_id="id", name="", status=status, **of)
 
 
-def test_the_grid_has_every_combination_once_in_one_spelling(run, monkeypatch):
+def test_grid_deduplicates_combinations(run, monkeypatch):
     plan = make_plan(["tiny", "tiny"], ["mean", "kmax( k=2 )", "kmax(k=2)"], seeds=2, experiment="e")
     names = [trial.name for trial in plan.trials]
     assert names == [f"tiny {a} seed {seed}" for a in ("mean", "kmax(k=2)") for seed in (0, 1)]
@@ -56,10 +56,10 @@ def test_the_grid_has_every_combination_once_in_one_spelling(run, monkeypatch):
     assert [(trial.run.aggregator, trial.run.text_aggregator) for trial in pairs] == expected
     monkeypatch.setitem(RECIPES._parts, "tiny", lambda: replace(run, text_aggregator="max"))
     (trial,) = make_plan(["tiny"], ["gpo"]).trials
-    assert trial.run == parse(["tiny", "--aggregator", "gpo"]), "it keeps its text aggregator, as in train"
+    assert trial.run == parse(["tiny", "--aggregator", "gpo"]), "the recipe's text aggregator must be kept"
 
 
-def test_all_errors_are_reported_at_once(run):
+def test_plan_reports_all_errors_at_once(run):
     with pytest.raises(InputError) as error:
         make_plan(["tiny", "tinny"], ["mean", "maen", "kmax(n=3)", "kmax(k"], seeds=0)
     for part in (
@@ -85,14 +85,14 @@ def test_all_errors_are_reported_at_once(run):
             make_plan(["tiny"], ["mean"], flags=flags)
 
 
-def test_times_are_estimated_from_runs_of_the_aggregator_or_else_of_the_recipe(run):
+def test_time_estimate_uses_runs_of_aggregator_or_recipe(run):
     gpo = replace(run, aggregator="gpo")
     records = [record(run, took=50, trained=40), record(gpo), record(gpo, took=120), record(gpo, took=9000)]
     assert seconds(run, records) == 50
-    assert seconds(gpo, records) == 120, "the median; an idle night does not count"
+    assert seconds(gpo, records) == 120, "expected the median, without outliers"
     assert seconds(replace(run, aggregator="max"), records) == 110
     twice = replace(run, optim=replace(run.optim, epochs=2 * run.optim.epochs))
-    assert seconds(twice, records) == 90, "training takes twice as long, the rest does not"
+    assert seconds(twice, records) == 90, "only training time must scale with epochs"
     assert seconds(replace(run, recipe="other"), records) is None
     assert seconds(replace(run, data=replace(run.data, dataset="other")), records) is None
     assert seconds(run, [record(run, status="FAILED")]) is None
@@ -102,7 +102,7 @@ def test_times_are_estimated_from_runs_of_the_aggregator_or_else_of_the_recipe(r
     assert [duration(t) for t in (None, 4.4, 61, 3720)] == ["unknown", "4 s", "1 min 01 s", "1 h 02 min"]
 
 
-def test_a_dry_run_shows_the_grid_and_commands_that_train_the_same(run):
+def test_dry_run_lists_grid_and_equivalent_commands(run):
     flags = ["--optim.epochs", "2", "--optim.no-drop-last", "--optim.milestones", "3", "5"]
     flags += ["--data.visual-augment", ""]
     plan = make_plan(
@@ -128,7 +128,7 @@ def test_a_dry_run_shows_the_grid_and_commands_that_train_the_same(run):
     ("gpus", "concurrent", "most", "share"),
     [(1, 0, 1, 1.0), (1, 7, 7, 0.1428), (2, 3, 3, 0.5), (4, 2, 2, 1.0), (0, 5, 5, None), (0, 12, 8, None)],
 )
-def test_more_trials_than_gpus_share_them(run, monkeypatch, gpus, concurrent, most, share):
+def test_surplus_trials_share_gpus(run, monkeypatch, gpus, concurrent, most, share):
     monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 8.0, "GPU": float(gpus)})
     trials = make_plan(["tiny"], ["mean"], flags=["--cpus", "1"]).trials
     at_once, reserved = _resources(trials, concurrent=concurrent)
@@ -139,7 +139,7 @@ def test_more_trials_than_gpus_share_them(run, monkeypatch, gpus, concurrent, mo
     ("memory", "load", "expected"),
     [(0.2, 0.1, 4), (0.1, 0.25, 4), (0.45, 0.1, 2), (0.46, 0.1, 1), (0.05, 0.34, 2), (0.95, 1.1, 1)],
 )
-def test_trials_share_a_gpu_by_its_memory_and_load(memory, load, expected):
+def test_trials_per_gpu_depend_on_memory_and_load(memory, load, expected):
     assert trials_per_gpu(memory=memory, load=load) == expected
 
 
@@ -158,8 +158,8 @@ ALL = ["max", "gpo", "lip", "mean", "last"]
         (0, (0.1, 0.1), {}, [(ALL, 8, None)]),
     ],
 )
-def test_the_first_trials_measure_how_many_share_a_gpu(run, monkeypatch, gpus, loads, options, waves):
-    """Trials of `tiny`, `lip` of another recipe; the loads are of the first two trials."""
+def test_first_trials_determine_trials_per_gpu(run, monkeypatch, gpus, loads, options, waves):
+    """Trials of `tiny`, but `lip` of another recipe; `loads` are measured for the first two trials."""
     found, records = [], []
 
     def train(plan, trials, side_by_side, **_):
@@ -183,7 +183,7 @@ def test_the_first_trials_measure_how_many_share_a_gpu(run, monkeypatch, gpus, l
     assert found == waves
 
 
-def test_one_sweep_of_an_experiment_at_a_time(new_home):
+def test_concurrent_sweep_of_same_experiment_is_refused(new_home):
     def second() -> str:
         with pytest.raises(InputError) as refused, only_sweep("a b"):
             pass
@@ -207,8 +207,8 @@ def keep_run(run: Run, status: str = "FINISHED", *, settings: Any = None, **more
     return tracker.run_id
 
 
-def test_trials_are_matched_by_tags_and_settings(run, tmp_path):
-    assert records_of("polypool") == [], "no store yet"
+def test_trials_match_earlier_runs_by_tags_and_settings(run, tmp_path):
+    assert records_of("polypool") == [], "there must be no records without a store"
     plan = make_plan(["tiny"], ["mean", "max", "gpo", "kmax(k=2)", "lip"], seeds=2)
     runs = [trial.run for trial in plan.trials]
     done = keep_run(replace(runs[0], cpus=7, log_every=3, text_aggregator="mean"))
@@ -240,7 +240,7 @@ def test_trials_are_matched_by_tags_and_settings(run, tmp_path):
     assert lines[4].endswith(f"  tiny max seed 0        new, time unknown; run {failed} failed")
 
 
-def test_a_running_trial_is_left_alone_and_a_dead_one_resumed(run, tmp_path):
+def test_running_trial_is_skipped_and_dead_trial_resumed(run, tmp_path):
     plan = make_plan(["tiny"], ["mean", "max", "gpo"])
     alive, dead, elsewhere = (keep_run(trial.run, "RUNNING") for trial in plan.trials)
     run_folder(tmp_path, dead).mkdir(parents=True)
@@ -255,7 +255,9 @@ def test_a_running_trial_is_left_alone_and_a_dead_one_resumed(run, tmp_path):
     assert found[2].note == f"run {elsewhere} may be it, trained on another machine: its folder is not here"
     assert [trial.run_id for trial in plan.to_do] == [dead, ""]
     assert "3 trials; 1 running in another process; 1 interrupted" in plan.summary()
-    assert matched(plan, records_of("polypool")).trials[0].state == "unfinished", "the lock is released"
+    assert matched(plan, records_of("polypool")).trials[0].state == "unfinished", (
+        "an unlocked run must be resumable"
+    )
 
 
 LR, DECAY, FACTOR = ("optim.lr=1e-3,2e-3,4e-3", "optim.weight-decay=0.01, 0.1", "aggregator.lr=0.1,1")
@@ -272,7 +274,7 @@ def tried(
     return [*map(dict, points)]
 
 
-def test_values_are_read_as_train_and_specs_read_them(run):
+def test_search_space_values_are_parsed_like_train_flags(run):
     found = space(LR, "optim.optimiser=lion,adamw(amsgrad=True, betas=(0.9, 0.95))", FACTOR, "kmax.k=1,2,1")
     optimisers = ("lion", "adamw(amsgrad=True, betas=(0.9, 0.95))")
     shared = {"aggregator.lr": (0.1, 1.0), "optim.lr": (0.001, 0.002, 0.004), "optim.optimiser": optimisers}
@@ -295,20 +297,20 @@ def test_values_are_read_as_train_and_specs_read_them(run):
         (["kmax.k=(1"], "a bracket or quote is not closed"),
     ],
 )
-def test_an_unusable_setting_is_one_message(run, settings, message):
+def test_invalid_choose_setting_is_refused(run, settings, message):
     with pytest.raises(InputError) as error:
         space(*settings)
     assert message in str(error.value)
 
 
-def test_a_value_that_train_refuses_ends_with_2(run, capsys):
+def test_value_refused_by_train_exits_2(run, capsys):
     with pytest.raises(SystemExit) as ended:
         space("optim.lr=1e-3,-1")
     assert ended.value.code == 2
     assert "optim.lr" in capsys.readouterr().err
 
 
-def test_aggregators_that_become_one_are_refused(run):
+def test_aggregators_equal_after_tuning_are_refused(run):
     with pytest.raises(InputError, match=r"kmax\(k=1\) and kmax\(k=5\) differ only .* name kmax once"):
         space("kmax.k=1,2", aggregators=("kmax(k=1)", "kmax(k=5)"))
 
@@ -323,7 +325,7 @@ GRID = Space(
 )
 
 
-def test_the_first_point_is_nearest_to_the_run_and_every_point_occurs_once(run):
+def test_points_are_unique_and_start_nearest_to_run(run):
     run = replace(run, optim=replace(run.optim, lr=2.5e-3, weight_decay=0.1))
     found = tried(GRID, run, "kmax(k=4)")
     first = {"aggregator.lr": 1.0, "optim.lr": 0.002, "optim.weight_decay": 0.1, "kmax.k": 5}
@@ -336,17 +338,19 @@ def test_the_first_point_is_nearest_to_the_run_and_every_point_occurs_once(run):
     ("aggregator", "weights", "budget"),
     [("gpo", True, 6), ("gpo", True, 8), ("gpo", True, 17), ("mean", False, 5), ("kmax(k=1)", True, 6)],
 )
-def test_a_budget_is_a_latin_hypercube_of_an_aggregators_own_space(run, seed, aggregator, weights, budget):
-    """Of the first points of one order for all, a rate could come once, and never with another one's values."""
+def test_sampled_points_form_latin_hypercube(run, seed, aggregator, weights, budget):
+    """Taking the first points of a fixed order instead could sample a learning rate only once."""
     found = tried(GRID, run, aggregator, weights=weights, budget=budget, seed=seed)
     assert len({tuple(point.items()) for point in found}) == len(found) == budget
-    assert found[0] == tried(GRID, run, aggregator, weights=weights, budget=1)[0], "the nearest to the run"
+    assert found[0] == tried(GRID, run, aggregator, weights=weights, budget=1)[0], (
+        "the first point must be nearest to the run"
+    )
     for name, values in GRID.options(replace(run, aggregator=aggregator), weights=weights).items():
         counts = [sum(point[name] == value for point in found) for value in values]
         assert max(counts) - min(counts) <= 1, f"{name}: {counts}"
 
 
-def test_a_sample_depends_on_its_seed_and_space_alone(run):
+def test_samples_depend_only_on_seed_and_space(run):
     assert tried(GRID, run, "gpo", budget=4) == tried(GRID, run, "lip", budget=4)
     samples = [tried(GRID, run, "gpo", budget=4, seed=seed) for seed in range(6)]
     assert len({str(sample) for sample in samples}) > 3
@@ -359,7 +363,7 @@ def test_a_sample_depends_on_its_seed_and_space_alone(run):
 @pytest.mark.parametrize(
     ("values", "to", "nearest"),
     [
-        ((0.001, 0.004), 0.0021, 0.004),  # in ratio; the difference is smaller to 0.001
+        ((0.001, 0.004), 0.0021, 0.004),  # by ratio; by difference it would be 0.001
         ((0.0, 1.0), 0.4, 0.0),
         ((1.0, 2.0), 2, 2.0),
         (("lion", "adamw"), "adamw", "adamw"),
@@ -367,11 +371,11 @@ def test_a_sample_depends_on_its_seed_and_space_alone(run):
         ((1, 2), None, 1),
     ],
 )
-def test_the_nearest_value(values, to, nearest):
+def test_nearest_value_is_selected(values, to, nearest):
     assert _nearest(values, to) == nearest
 
 
-def test_a_point_changes_what_it_names(run):
+def test_point_changes_only_named_settings(run):
     of = replace(GRID, sides=("aggregator", "text_aggregator"))
     point = (("aggregator.lr", 0.1), ("optim.lr", 0.004), ("optim.schedule", "cosine"), ("kmax.k", 2))
     before = replace(run, aggregator="gpo", text_aggregator="kmax(k=7)")
@@ -391,6 +395,6 @@ def test_a_point_changes_what_it_names(run):
         ((("v.a.gru", 4.0), ("v.a", 0.0)), 0.5, {"v.a.gru": 2.0, "v.a": 0.0, "t.a": 0.5}),
     ],
 )
-def test_factors_are_multiplied_under_the_aggregators(factors, by, expected):
+def test_lr_factors_are_scaled_for_aggregators(factors, by, expected):
     assert dict(scaled(factors, ("v.a", "t.a"), by)) == pytest.approx(expected)
     assert scaled(factors, (), by) == factors

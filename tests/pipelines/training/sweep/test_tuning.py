@@ -38,14 +38,14 @@ def swept(*aggregators: str, choose=CHOICES, budget: int = 2, **more) -> bool:
 
 
 def recorded(home: Path) -> tuple[list[RunRecord], list[RunRecord], list[RunRecord]]:
-    """Return the runs of sweeps, the tuning trials and the final runs, first ones first."""
+    """Return the runs of sweeps, the tuning trials and the final runs, each oldest first."""
     found = find_runs(tracking_uri(home), "polypool", finished=False)[::-1]
     trained = [of for of in found if of.tags["kind"] == "train"]
     trials = [of for of in trained if of.params["test"] == "False"]
     return [of for of in found if of.tags["kind"] == "sweep"], trials, [x for x in trained if x not in trials]
 
 
-def test_every_aggregator_has_as_many_trials_from_its_recipe_on():
+def test_trials_start_at_recipe_and_fill_budget():
     made = tuning("mean", "gpo")
     trials = made.plan.trials
     assert [trial.tunes for trial in trials] == ["mean"] * 2 + ["gpo"] * 3
@@ -58,7 +58,7 @@ def test_every_aggregator_has_as_many_trials_from_its_recipe_on():
     assert made.notes == ["tiny: 2 of 2 points each: mean", "tiny: 3 of 4 points each: gpo"]
 
 
-def test_a_run_stands_for_one_with_the_same_tuning_and_no_other():
+def test_runs_match_only_with_equal_tuning():
     made = tuning("kmax(k=5)", settings=["kmax.k=1,5"], budget=2)
     (trial, _) = made.plan.trials
     trial = replace(trial, tuned=made.tuned(trial, sweep="one"))
@@ -85,17 +85,17 @@ def test_a_run_stands_for_one_with_the_same_tuning_and_no_other():
         (["optim.optimiser=adamw,adamw(colour=1)"], 2, "with optim.optimiser=adamw.colour=1.: .*colour"),
     ],
 )
-def test_unusable_settings_are_reported_before_anything_starts(settings, budget, message):
+def test_invalid_tuning_settings_are_refused_before_start(settings, budget, message):
     with pytest.raises(InputError, match=message):
         tuning("mean", "kmax(k=5)", settings=settings, budget=budget)
 
 
-def test_a_budget_needs_settings():
+def test_budget_without_choose_is_refused():
     with pytest.raises(InputError, match="name their settings with --choose"):
         swept("mean", choose=())
 
 
-def test_the_best_complete_trial_is_chosen_and_the_first_of_equal_ones(monkeypatch):
+def test_best_complete_trial_is_chosen_and_ties_go_to_first(monkeypatch):
     made = tuning("gpo", "lip", "max", budget=4)
     ends = [("trained", 1.0), ("stopped", 9.0), ("finished before", 5.0), ("trained", 5.0)]
     ends += [("failed", math.nan)] * 4 + [("trained", 2.0)] * 2
@@ -113,8 +113,8 @@ def test_the_best_complete_trial_is_chosen_and_the_first_of_equal_ones(monkeypat
         assert (math.isnan(lip["best"]), lip["trial"], lip["chosen"], top["best"]) == (True, -1, "", 2.0)
 
 
-def test_only_trials_of_one_aggregator_are_compared_to_stop_the_worse(monkeypatch):
-    """An aggregator that learns slowly would lose all of its trials to others."""
+def test_early_stopping_compares_trials_within_aggregator(monkeypatch):
+    """Otherwise all trials of a slowly learning aggregator would be stopped."""
     calls = []
 
     def note(work, count, *, halving, **_):
@@ -128,7 +128,7 @@ def test_only_trials_of_one_aggregator_are_compared_to_stop_the_worse(monkeypatc
     assert calls == [("dev/rsum", ["mean"] * 2), ("dev/rsum", ["gpo"] * 2)]
 
 
-def test_a_trial_of_several_seeds_is_scored_by_their_mean():
+def test_trial_score_is_mean_over_seeds():
     made = tuning("gpo", budget=3, sample=2, trial_seeds=2)
     seeds = [1200, 1201] * 3
     assert [trial.run.seed for trial in made.plan.trials] == seeds
@@ -142,7 +142,7 @@ def test_a_trial_of_several_seeds_is_scored_by_their_mean():
 
 
 @pytest.mark.usefixtures("without_comparison")
-def test_trials_read_val_only_and_final_runs_have_the_best_settings(tmp_path, monkeypatch, capsys):
+def test_trials_use_val_only_and_final_run_uses_best_settings(tmp_path, monkeypatch, capsys):
     scored, evaluate = [], Retrieval.evaluate
 
     def spy(self, model, split, protocol, **more):
@@ -168,10 +168,10 @@ def test_trials_read_val_only_and_final_runs_have_the_best_settings(tmp_path, mo
     assert parent.tags["best.tiny"] in {of.run_id for of in final}
     assert "chosen on val" in parent.tags["mlflow.note.content"]
     printed, _, after = capsys.readouterr().out.partition("\nnext:")
-    assert printed.rstrip().endswith(" 2      4"), "the choices are printed last, with trials and points"
+    assert printed.rstrip().endswith(" 2      4"), "the table of choices must be printed last"
     assert "mlflow ui --backend-store-uri" in after
 
-    assert not swept("gpo", **options), "all is done"
+    assert not swept("gpo", **options), "repeating a finished sweep must succeed"
     assert not swept("gpo", **options, dry_run=True)
     assert "runs with the best settings:" in capsys.readouterr().out
     assert len(scored) == 6
@@ -180,7 +180,7 @@ def test_trials_read_val_only_and_final_runs_have_the_best_settings(tmp_path, mo
 
 
 @pytest.mark.slow
-def test_tuned_rows_are_apart_from_others_and_trials_in_none(tmp_path):
+def test_tables_separate_tuned_runs_and_omit_trials(tmp_path):
     assert not swept("mean", "gpo")
     untuned = SweepOptions(recipes=("tiny",), aggregators=("mean", "gpo"), concurrent=1)
     assert not sweep(untuned, flags=FLAGS)
@@ -189,14 +189,14 @@ def test_tuned_rows_are_apart_from_others_and_trials_in_none(tmp_path):
         ("", 2),
         ("tuned by 2 trials each over aggregator.lr=0.1,1.0; optim.lr=0.0001,0.01, sample 0", 2),
     ]
-    assert not swept("mean", "gpo", budget=3), "another budget is another table"
+    assert not swept("mean", "gpo", budget=3)  # another budget, another table
     assert [len(group.rows) for group in compare(tracking_uri(tmp_path), "polypool").groups] == [2, 2, 2]
     points = {(of.params["optim.lr"], of.params["optim.lr_factors"]) for of in recorded(tmp_path)[1]}
-    assert len(recorded(tmp_path)[1]) == 2 + len(points), "trials that both samples have are found"
+    assert len(recorded(tmp_path)[1]) == 2 + len(points), "trials common to both samples must be reused"
 
 
 @pytest.mark.slow
-def test_an_aggregator_whose_trials_all_failed_is_told_and_not_run(tmp_path, capsys):
+def test_aggregator_with_only_failed_trials_is_skipped(tmp_path, capsys):
     assert swept(FAILING, "mean")
     (parent,), trials, final = recorded(tmp_path)
     assert parent.status == "FAILED"

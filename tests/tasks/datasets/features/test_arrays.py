@@ -14,7 +14,7 @@ from polypool.tasks.datasets.features import Axes, Shape
 RANDOM = np.random.default_rng(0)
 
 
-def test_arrays_of_many_shapes(tmp_path):
+def test_arrays_of_many_shapes_are_read_or_skipped(tmp_path):
     folder = tmp_path / "in"
     folder.mkdir()
     grid = RANDOM.standard_normal((7, 7, 8)).astype(np.float32)
@@ -94,7 +94,7 @@ PLANE = RANDOM.standard_normal((8, 5))
         (PLANE[0], {"first": True}, None, PLANE[:1]),
     ],
 )
-def test_which_axis_is_the_width(x, options, count, expected):
+def test_axes_put_the_feature_width_last(x, options, count, expected):
     axes = Axes(**options)
     np.testing.assert_array_equal(axes.set(x, count), expected)
     assert axes.width(Shape(x.shape, count)) == expected.shape[1]
@@ -120,7 +120,7 @@ def test_which_axis_is_the_width(x, options, count, expected):
         ((2048,), None, False),
     ],
 )
-def test_arrays_that_look_transposed(shape, count, transposed):
+def test_transposed_shapes_are_detected(shape, count, transposed):
     assert Shape(shape, count).looks_transposed == transposed
 
 
@@ -182,7 +182,7 @@ REGIONS = np.ones((600, 36, 8), np.float32)
         ),
     ],
 )
-def test_refusals_name_what_helps(tmp_path, monkeypatch, files, words, message):
+def test_refusals_suggest_a_fix(tmp_path, monkeypatch, files, words, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "in").mkdir()
     for name, content in files.items():
@@ -195,7 +195,7 @@ def test_refusals_name_what_helps(tmp_path, monkeypatch, files, words, message):
 
 
 @pytest.mark.parametrize("name", ["a 'file'.pkl", "a 'file'.npy"])
-def test_the_advice_on_pickles_works(tmp_path, monkeypatch, name):
+def test_suggested_pickle_conversion_works(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     held = {"v1": [np.ones((2, 4))], "v2": [np.zeros((3, 4))], 3: Fraction(1, 3)}  # lists of arrays
     if name.endswith(".npy"):
@@ -211,12 +211,12 @@ def test_the_advice_on_pickles_works(tmp_path, monkeypatch, name):
     assert dict(reasons(tmp_path / "out"))["features.npz, 3"].startswith("pickled objects")
 
 
-def test_boxes_of_archives_become_a_column(tmp_path):
+def test_npz_boxes_are_stored_as_a_column(tmp_path):
     folder = tmp_path / "in"
     folder.mkdir()
     x_ND = RANDOM.standard_normal((5, 3, 8)).astype(np.float32)
     box_N4 = RANDOM.random((3, 4)).astype(np.float32) * 100
-    np.savez(folder / "a.npz", x=x_ND[0])  # without boxes, and the first
+    np.savez(folder / "a.npz", x=x_ND[0])  # the first file has no boxes
     np.savez(folder / "b.npz", x=x_ND[1], bbox=box_N4, image_w=200, image_h=400, num_bbox=3)
     np.savez(folder / "c.npz", features=x_ND[2], boxes=box_N4[:2], image_width=[200], image_height=[400])
     np.savez(folder / "d.npz", x=x_ND[3], bbox=np.array([{}], object), image_w=200, image_h=400)
@@ -232,7 +232,7 @@ def test_boxes_of_archives_become_a_column(tmp_path):
     assert [f"{id}.npz" in listed for id in "abcde"] == [True, False, True, True, True]
 
 
-def test_ids_may_have_folders_and_hidden_ones_are_not_entered(tmp_path):
+def test_ids_include_folders_but_not_hidden_ones(tmp_path):
     for name in ("a/1", "a/b/1", "1", ".hidden/2"):
         (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
         np.save(tmp_path / "in" / f"{name}.npy", np.ones((2, 4), np.float32))

@@ -1,4 +1,4 @@
-"""Regions in TSV files of bottom-up attention."""
+"""Region features in TSV files of bottom-up attention."""
 
 import base64
 
@@ -22,7 +22,7 @@ def line(id: object, x_ND: np.ndarray, box_N4: np.ndarray | None = None) -> str:
     return "\t".join([str(id), "640", "480", str(len(x_ND)), encode(boxes), encode(x_ND)]) + "\n"
 
 
-def test_butd_reads_several_files_with_bad_rows(tmp_path):
+def test_butd_reads_several_files_and_skips_bad_rows(tmp_path):
     xs = [RANDOM.standard_normal((n, 8)).astype(np.float32) for n in (10, 36, 100, 2, 3)]
     nan = xs[3].copy()
     nan[0, 0] = np.nan
@@ -30,7 +30,7 @@ def test_butd_reads_several_files_with_bad_rows(tmp_path):
     first = [
         good,
         "just a few\tcolumns\n",
-        line(5, xs[3])[:-2] + "\n",  # padding is gone
+        line(5, xs[3])[:-2] + "\n",  # incomplete base64 padding
         line(6, xs[3]).replace("480\t2", "480\t3"),
         line(7, xs[3]).replace("480\t2", "480\ttwo"),
         line(8, nan),
@@ -63,7 +63,7 @@ def test_butd_reads_several_files_with_bad_rows(tmp_path):
     assert "3 x not 6 columns, such as a row that is cut short: a.tsv:2; a.tsv:8; b.tsv:3" in out
 
 
-def test_boxes_are_a_column_in_fractions_of_the_picture(tmp_path):
+def test_boxes_are_stored_as_fractions_of_image_size(tmp_path):
     good, boxes = line(1, X_ND, BOX_N4), encode(BOX_N4)
     others = (encode(BOX_N4[:1]), "*", encode(np.full((2, 4), np.inf)))
     bad = [good.replace("640", "0"), good.replace("480", "tall"), *(good.replace(boxes, x) for x in others)]

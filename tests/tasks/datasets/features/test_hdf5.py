@@ -22,8 +22,8 @@ def write_hdf5(folder: Path, **datasets: np.ndarray) -> Path:
     return folder / "train.hdf5"
 
 
-def test_hdf5_with_ids_in_every_form(tmp_path, monkeypatch):
-    monkeypatch.setattr("polypool.tasks.datasets.readers.hdf5._BLOCK", 300)  # two rows at a time
+def test_hdf5_ids_are_read_from_every_format(tmp_path, monkeypatch):
+    monkeypatch.setattr("polypool.tasks.datasets.readers.hdf5._BLOCK", 300)  # three rows at a time
     features = RANDOM.standard_normal((5, 3, 8)).astype(np.float32)
     ids = [9, 7, 5, 3, 1]
     rows = {str(id): row for row, id in reversed(list(enumerate(ids)))}
@@ -40,7 +40,7 @@ def test_hdf5_with_ids_in_every_form(tmp_path, monkeypatch):
         assert np.array_equal(np.stack([each.x_ND for each in found]), features)
 
 
-def test_hdf5_adaptive_layout(tmp_path):
+def test_pos_boxes_select_the_vectors_of_each_id(tmp_path):
     features = RANDOM.standard_normal((10, 8)).astype(np.float32)
     spans = np.array([[4, 10], [0, 3], [3, 4], [5, 5], [8, 11]])
     path = write_hdf5(tmp_path, image_features=features, pos_boxes=spans)
@@ -60,7 +60,7 @@ def test_hdf5_adaptive_layout(tmp_path):
 
 
 @pytest.mark.parametrize("layout", ["the only ones", "named", "a file of ids"])
-def test_rows_and_ids_are_found_under_any_name(tmp_path, layout):
+def test_dataset_names_are_guessed_or_given(tmp_path, layout):
     features, ids = RANDOM.random((3, 2, 4), np.float32), np.array(["a/1", "a/2", "b/1"], "S")
     arrays = {"feats": features, "names": ids, "count": np.array(3)}
     if layout == "named":
@@ -85,7 +85,7 @@ def test_rows_and_ids_are_found_under_any_name(tmp_path, layout):
     np.testing.assert_array_equal(np.stack(list(found.values())), features)
 
 
-def test_a_data_set_for_each_id_in_groups_or_at_the_top(tmp_path):
+def test_one_dataset_per_id_is_read_from_groups(tmp_path):
     sets = {name: RANDOM.random((n + 1, 4), np.float32) for n, name in enumerate(["a/1", "a/2", "b/c/1"])}
     path = write_hdf5(
         tmp_path,
@@ -108,7 +108,7 @@ def test_a_data_set_for_each_id_in_groups_or_at_the_top(tmp_path):
     assert list(sets_of(tmp_path / "of-a-group")) == ["1", "2"]
 
 
-def test_hdf5_refusals(tmp_path):
+def test_invalid_hdf5_input_is_refused(tmp_path):
     path = write_hdf5(tmp_path, features=np.ones((3, 2, 4)))
     (tmp_path / "ids.pkl").write_bytes(pickle.dumps({1: 0}))
     (tmp_path / "ids.json").write_text('"one"')
@@ -137,13 +137,13 @@ def test_hdf5_refusals(tmp_path):
 
 
 @pytest.mark.parametrize("adaptive", [False, True])
-def test_boxes_become_a_column(tmp_path, adaptive, monkeypatch):
+def test_boxes_are_stored_as_a_column(tmp_path, adaptive, monkeypatch):
     monkeypatch.setattr("polypool.tasks.datasets.readers.hdf5._BLOCK", 300)  # three rows at a time
     features = RANDOM.standard_normal((4, 3, 8)).astype(np.float32)
     spatial = RANDOM.random((4, 3, 6)).astype(np.float32)
     spatial[2, 1, 3] = np.nan
     spans = {"pos_boxes": np.array([[9, 12], [0, 3], [3, 6], [6, 9]])} if adaptive else {}
-    of_row = [3, 0, 1, 2] if adaptive else [0, 1, 2, 3]  # which of the arrays a row of the file is
+    of_row = [3, 0, 1, 2] if adaptive else [0, 1, 2, 3]  # index of the array for each row
     flat = (12, -1) if adaptive else (4, 3, -1)
     arrays = {"image_features": features.reshape(flat), "spatial_features": spatial.reshape(flat)}
     path = write_hdf5(tmp_path, **arrays, image_ids=np.arange(4), **spans)
@@ -164,7 +164,7 @@ SECRET, SECRETS = 777.0, "secret.bin"
 
 
 def elsewhere(folder: Path) -> None:
-    """Write the numbers that no damaged file may show."""
+    """Write files outside the HDF5 file, whose numbers must not be read through it."""
     np.full(24, SECRET, np.float32).tofile(folder / SECRETS)
     with h5py.File(folder / "other.h5", "w") as file:
         file["image_features"] = np.full((3, 2, 4), SECRET, np.float32)
@@ -207,8 +207,8 @@ ELSEWHERE = "no links, and no data in other files"
         ),
     ],
 )
-def test_hdf5_of_others_is_read_for_what_lies_in_it(tmp_path, monkeypatch, write, message):
-    monkeypatch.chdir(tmp_path)  # where names of other files lead
+def test_external_or_malformed_hdf5_data_is_refused(tmp_path, monkeypatch, write, message):
+    monkeypatch.chdir(tmp_path)  # names of other files are relative to it
     elsewhere(tmp_path)
     with h5py.File(tmp_path / "features.h5", "w") as file:
         write(file)
@@ -218,7 +218,7 @@ def test_hdf5_of_others_is_read_for_what_lies_in_it(tmp_path, monkeypatch, write
     assert not (tmp_path / "out" / "manifest.json").exists()
 
 
-def test_a_link_in_a_group_is_not_followed_and_a_group_is(tmp_path):
+def test_key_reads_groups_but_not_external_links(tmp_path):
     elsewhere(tmp_path)
     with h5py.File(tmp_path / "features.h5", "w") as file:
         file["image_ids"] = np.array([7, 8, 9])

@@ -1,4 +1,4 @@
-"""Folders of somebody's own, as `ingest folder` reads them."""
+"""User folders of images and texts, as read by `ingest folder`."""
 
 from pathlib import Path
 
@@ -9,14 +9,14 @@ from polypool.tasks.datasets.readers.folders import files_below
 
 
 def picture(path: Path, *lines: str) -> None:
-    """Write a picture, and a text file if there are lines."""
+    """Write an image, and its text file if lines are given."""
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new("RGB", (2, 2), (len(path.stem), 5, 9)).save(path)
     if lines:
         path.with_suffix(".txt").write_text("\n".join(lines))
 
 
-def test_each_line_beside_a_picture_is_a_caption(tmp_path):
+def test_each_line_of_text_file_is_a_caption(tmp_path):
     for n in range(10):
         picture(tmp_path / "in" / f"{n % 2}" / f"{n}.png", f"the picture {n}", "", f"number {n}")
     files = "folder", "--dir", tmp_path / "in"
@@ -28,7 +28,7 @@ def test_each_line_beside_a_picture_is_a_caption(tmp_path):
     assert corpus.image_path(items["1/3.png"]) == tmp_path / "in" / "1" / "3.png"
 
 
-def test_folders_that_are_called_so_are_the_splits(tmp_path):
+def test_folders_named_after_splits_become_splits(tmp_path):
     for n, split in enumerate(["training"] * 3 + ["validation"] + ["Test"] * 2):
         picture(tmp_path / "in" / split / f"{n}.png", f"the picture {n}")
     files = "folder", "--dir", tmp_path / "in"
@@ -39,7 +39,7 @@ def test_folders_that_are_called_so_are_the_splits(tmp_path):
     assert "splits are random" in corpus_of(tmp_path / "out", *files)[0]
 
 
-def test_what_has_no_text_or_picture_is_listed(tmp_path):
+def test_unpaired_or_undecodable_files_are_listed(tmp_path):
     for n in range(8):
         picture(tmp_path / "in" / f"{n}.png", f"the picture {n}")
     picture(tmp_path / "in" / "silent.png")
@@ -55,7 +55,7 @@ def test_what_has_no_text_or_picture_is_listed(tmp_path):
     ]
 
 
-def test_a_link_to_a_folder_above_ends(tmp_path):
+def test_files_below_stops_at_symlink_loops(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "one.jpg").touch()
     (tmp_path / "elsewhere" / "b").mkdir(parents=True)

@@ -18,7 +18,7 @@ def files(captions: Path, splits: Path) -> tuple[object, ...]:
     return "hgr", "--captions", captions, "--splits", splits
 
 
-def test_hgr_names_join_whether_they_have_slashes_or_not(tmp_path):
+def test_hgr_names_match_with_or_without_slashes(tmp_path):
     captions, splits = write_hgr(tmp_path)
     captions.write_text(captions.read_text().replace('"tumblr/one":', '"tumblr_one":'))
     (tmp_path / "videos" / "a" / "b").mkdir(parents=True)
@@ -29,7 +29,7 @@ def test_hgr_names_join_whether_they_have_slashes_or_not(tmp_path):
     assert [item.path for item in corpus.items("test")] == ["a/b/c.mp4"]
 
 
-def test_hgr_skips_and_lists_what_is_bad(tmp_path):
+def test_hgr_skips_and_lists_bad_captions_and_names(tmp_path):
     names = {"trn": ["x/y", "v1", "v1", "v2", "v3"], "val": ["x_y", "v4"], "tst": ["v2", "v5"]}
     captions, splits = write_hgr(tmp_path, names, v3="no list", v4=["fine", 3, ""], stray=["a"], v5=[])
     text = captions.read_text()
@@ -58,7 +58,7 @@ def test_hgr_skips_and_lists_what_is_bad(tmp_path):
     )
 
 
-def test_hgr_refusals_and_the_advice_on_pickled_names(tmp_path):
+def test_hgr_refuses_bad_files_and_pickle_advice_works(tmp_path):
     captions, splits = write_hgr(tmp_path)
     np.save(splits / "val_names.npy", np.array(["video3"], object), allow_pickle=True)
     with pytest.raises(InputError, match="pickles are not read, as they can run code") as caught:
@@ -75,7 +75,7 @@ def test_hgr_refusals_and_the_advice_on_pickled_names(tmp_path):
 
 
 def write_frames(folder: Path, names: dict[str, list[str]] = HGR_NAMES) -> dict[str, np.ndarray]:
-    """Write the SA files; return the set of each id."""
+    """Write the frame features (SA); return the set of each id."""
     folder.mkdir(parents=True)
     sets = {}
     for split, listed in names.items():
@@ -91,7 +91,7 @@ def ingest_features(folder: Path, splits: Path, out: Path) -> str:
     return ingested(*read, "--dtype", "float32", "--allow-skipped")
 
 
-def test_hgr_frames_captions_and_splits(tmp_path):
+def test_hgr_reads_frames_captions_and_splits(tmp_path):
     captions, splits = write_hgr(tmp_path)
     sets = write_frames(tmp_path / "SA" / "resnet152.pth")
     out = ingest_features(tmp_path / "SA" / "resnet152.pth", splits, tmp_path / "store")
@@ -107,7 +107,7 @@ def test_hgr_frames_captions_and_splits(tmp_path):
     assert not skipped
 
 
-def test_hgr_means(tmp_path):
+def test_hgr_reads_mean_pooled_features(tmp_path):
     _, splits = write_hgr(tmp_path, HGR_NAMES | {"val": ["video3", "video3", "video7"]})
     (tmp_path / "MP").mkdir()
     rows = {split: RANDOM.standard_normal((n, 8)).astype(np.float32) for split, n in (("trn", 3), ("val", 3))}
@@ -124,7 +124,7 @@ def test_hgr_means(tmp_path):
     assert np.array_equal(np.stack(list(found.values())), expected[:, None])
 
 
-def test_hgr_features_that_are_bad(tmp_path):
+def test_hgr_skips_and_lists_bad_features(tmp_path):
     _, splits = write_hgr(tmp_path, {"trn": ["a", "b", "c", "d", "x/y"], "val": ["e"], "tst": ["x_y"]})
     with h5py.File(tmp_path / "trn_ft.hdf5", "w") as file:
         file["a"] = np.ones((2, 8))

@@ -1,4 +1,4 @@
-"""Data sets of Hugging Face in a local folder, and tar shards of WebDataset, which the package `datasets` reads."""
+"""Local Hugging Face data sets and WebDataset tar shards, read with the package `datasets`."""
 
 import io
 import json
@@ -29,7 +29,7 @@ def picture(shade: int, kind: str = "png") -> bytes:
 
 
 def write_parquet(folder: Path, **splits: list[dict[str, Any]]) -> tuple[object, ...]:
-    """Write a folder of Parquet files as the hub has them, one of each split; return the words that read it."""
+    """Write Parquet files as on the Hub, one per split; return the arguments that read them."""
     (folder / "set" / "data").mkdir(parents=True)
     for split, rows in splits.items():
         part = datasets.Dataset.from_list(rows).cast_column("image", datasets.Image())
@@ -45,7 +45,7 @@ def rows(count: int, start: int = 0, kind: str = "png") -> list[dict[str, Any]]:
     ]
 
 
-def test_splits_pictures_and_captions_become_a_corpus(tmp_path):
+def test_hf_splits_images_and_captions_are_read(tmp_path):
     words = write_parquet(tmp_path, train=rows(6), validation=rows(2, 6, "jpeg"), test=rows(3, 8))
     said, corpus, _ = corpus_of(tmp_path / "out", *words)
     assert "guessed: text: the column 'captions'" in said
@@ -56,7 +56,7 @@ def test_splits_pictures_and_captions_become_a_corpus(tmp_path):
     assert corpus.image_path(first).read_bytes() == picture(6, "jpeg")
 
 
-def test_questions_about_a_picture_share_it_and_are_numbered_over_all_splits(tmp_path):
+def test_hf_questions_share_images_and_have_unique_ids(tmp_path):
     asked = [
         {
             "image": {"bytes": picture(n // 2), "path": None},
@@ -76,7 +76,7 @@ def test_questions_about_a_picture_share_it_and_are_numbered_over_all_splits(tmp
     assert len([*(tmp_path / "pictures").rglob("*.png")]) == 5
 
 
-def test_a_row_without_a_picture_is_listed_and_a_column_of_none_refused(tmp_path, monkeypatch):
+def test_hf_bad_images_are_listed_and_bad_input_is_refused(tmp_path, monkeypatch):
     broken = [{"image": {"bytes": b"no picture", "path": None}, "captions": ["a"], "other": 0}]
     words, out = write_parquet(tmp_path, train=[*rows(4), *broken, *rows(4, 4)]), ("--out", tmp_path / "out")
     skipped = corpus_of(tmp_path / "out", *words, "--split", "6/1/1")[2]
@@ -89,7 +89,7 @@ def test_a_row_without_a_picture_is_listed_and_a_column_of_none_refused(tmp_path
 
 
 def shard(path: Path, members: list[tuple[str, bytes | str]]) -> tuple[object, ...]:
-    """Write a tar file, compressed if its name says so; return the words that read it."""
+    """Write a tar file, compressed if its name ends in .gz; return the arguments that read it."""
     with tarfile.open(path, "w:gz" if path.suffix == ".gz" else "w") as tar:
         for name, content in members:
             data = content.encode() if isinstance(content, str) else content
@@ -103,7 +103,7 @@ def samples(numbers: range) -> list[tuple[str, bytes | str]]:
     return [each for n in numbers for each in ((f"{n}.png", picture(n)), (f"{n}.txt", f"the picture {n}"))]
 
 
-def test_samples_of_all_shards_become_files_with_captions(tmp_path):
+def test_webdataset_shards_become_images_with_captions(tmp_path):
     told = [json.dumps({"caption": ["one", f"two {n}"], "url": "x"}) for n in range(6)]
     files = [each for n in range(6) for each in ((f"in/{n}.json", told[n]), (f"in/{n}.png", picture(90 + n)))]
     shard(tmp_path / "b.tar.gz", files)
@@ -117,10 +117,10 @@ def test_samples_of_all_shards_become_files_with_captions(tmp_path):
     assert corpus.image_path(items["b.tar/in/3.png"]).read_bytes() == picture(93)
     before = (tmp_path / "out" / "corpus.arrow").read_bytes()
     corpus_of(tmp_path / "out", *words)
-    assert (tmp_path / "out" / "corpus.arrow").read_bytes() == before, "again, over the first"
+    assert (tmp_path / "out" / "corpus.arrow").read_bytes() == before, "a second run must not change it"
 
 
-def test_unusable_samples_are_listed_and_nothing_leaves_the_folder(tmp_path):
+def test_webdataset_bad_samples_and_outside_paths_are_skipped(tmp_path):
     odd = [
         ("../away.png", picture(7)),
         ("../away.txt", "away"),
@@ -142,7 +142,7 @@ def test_unusable_samples_are_listed_and_nothing_leaves_the_folder(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"no tar file", b"", None], ids=["another", "empty", "cut short"])
-def test_a_damaged_tar_file_is_refused(content, tmp_path):
+def test_damaged_tar_file_is_refused(content, tmp_path):
     words = shard(tmp_path / "a.tar", samples(range(9)))
     whole = (tmp_path / "a.tar").read_bytes()
     (tmp_path / "a.tar").write_bytes(whole[:5000] if content is None else content)

@@ -4,7 +4,7 @@ from verbs import corpus_of, refused
 from polypool.tasks.datasets.readers.karpathy import Karpathy
 
 
-def test_karpathy_splits_ids_and_paths(tmp_path):
+def test_karpathy_reads_splits_ids_and_paths(tmp_path):
     splits = ["train", "restval", "val", "test", "restval"]
     path = write_karpathy(tmp_path, [karpathy_entry(i, split=split) for i, split in enumerate(splits)])
     files = "karpathy", "--json", path, "--images", tmp_path / "images"
@@ -18,7 +18,7 @@ def test_karpathy_splits_ids_and_paths(tmp_path):
     assert corpus.image_path(items[1]).is_file()
 
 
-def test_karpathy_flickr_has_imgids_and_one_folder(tmp_path):
+def test_karpathy_flickr_uses_imgids_and_one_folder(tmp_path):
     entries = [karpathy_entry(i, filename=f"{i}.jpg") for i in range(3)]
     for one in entries:
         del one["cocoid"], one["filepath"]
@@ -29,7 +29,7 @@ def test_karpathy_flickr_has_imgids_and_one_folder(tmp_path):
     assert [len(it.caption_ids) for it in items] == [5, 0, 5]
 
 
-def test_karpathy_skips_and_lists_what_is_bad(tmp_path):
+def test_karpathy_skips_and_lists_bad_entries(tmp_path):
     entries = [
         karpathy_entry(0),
         karpathy_entry(1, filename="gone.jpg"),
@@ -43,7 +43,7 @@ def test_karpathy_skips_and_lists_what_is_bad(tmp_path):
     ]
     path = write_karpathy(tmp_path, entries)
     (tmp_path / "images" / "val2014" / "gone.jpg").unlink()
-    (tmp_path / "images" / "val2014" / "gone.jpg").mkdir()  # a folder is no picture
+    (tmp_path / "images" / "val2014" / "gone.jpg").mkdir()  # a folder is not an image
     files = "karpathy", "--json", path, "--images", tmp_path / "images"
     out, corpus, skipped = corpus_of(tmp_path / "out", *files)
     assert [it.id for it in corpus.items("train")] == ["1000", "1002"]
@@ -64,7 +64,7 @@ def test_karpathy_skips_and_lists_what_is_bad(tmp_path):
     assert str(tmp_path / "out" / "corpus.skipped.jsonl") in out
 
 
-def test_karpathy_reads_the_real_corpus(shared, tmp_path):
+def test_karpathy_reads_real_coco_subset(shared, tmp_path):
     data = shared / "data" / "coco_mini"
     files = "--json", data / "dataset_coco_mini.json", "--images", data
     out, corpus, _ = corpus_of(tmp_path, "karpathy", *files)
@@ -77,7 +77,7 @@ def test_karpathy_reads_the_real_corpus(shared, tmp_path):
     assert sum(min(5, len(it.captions)) for split in corpus.splits for it in corpus.items(split)) == 13090
 
 
-def test_the_first_usable_images_of_each_split_can_be_taken(tmp_path):
+def test_limit_keeps_first_usable_images_of_each_split(tmp_path):
     splits = ["train", "restval", "val", "train", "val", "test"]
     path = write_karpathy(tmp_path, [karpathy_entry(i, split=split) for i, split in enumerate(splits)])
     (tmp_path / "images" / "val2014" / karpathy_entry(1)["filename"]).unlink()

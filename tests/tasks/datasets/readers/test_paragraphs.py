@@ -1,4 +1,4 @@
-"""DiDeMo's moments and ActivityNet's sentences, a paragraph for each video."""
+"""DiDeMo's moments and ActivityNet's sentences, joined into one paragraph per video."""
 
 from annotations import activitynet_video, didemo_entry, write_paragraphs
 from verbs import corpus_of, refused
@@ -8,8 +8,8 @@ def texts(corpus, split: str) -> dict[str, tuple[str, ...]]:
     return {item.id: item.captions for item in corpus.items(split)}
 
 
-def test_didemo_joins_the_moments_of_a_video_in_the_order_of_the_file(tmp_path):
-    """Files of all splits; a moment of a test video among those to train on, malformed entries."""
+def test_didemo_moments_are_joined_in_file_order(tmp_path):
+    """The training file also has a moment of a test video and malformed entries."""
     train = [didemo_entry(1, "a dog sits. "), didemo_entry(2, "a red car")]
     train += [didemo_entry(1, "the dog runs", times=[[5, 5]])]
     train += [didemo_entry(4, "leaks"), didemo_entry(1, 7), "no object", {"video": "x.mov"}]
@@ -36,7 +36,7 @@ def test_didemo_joins_the_moments_of_a_video_in_the_order_of_the_file(tmp_path):
     ]
 
 
-def test_activitynet_without_a_file_of_val(tmp_path):
+def test_activitynet_without_val_file_holds_out_val(tmp_path):
     train = {f"v_{n}": activitynet_video("A man kneels.", f"  He reads {n}. ") for n in range(6)}
     train |= {"v_bad": activitynet_video("A", 7), "v_none": {"duration": 3.0}}
     test = {f"v_t{n}": activitynet_video("One.", " Two.") for n in range(2)}

@@ -34,7 +34,7 @@ def write_split(
     ("rows", "ids", "each"),
     [("once", "once", 5), ("each", "once", 5), ("once", "each", 5), ("each", "each", 1)],
 )
-def test_scan_rows_and_ids_once_or_for_each_caption(tmp_path, rows, ids, each):
+def test_scan_reads_rows_and_ids_per_image_or_caption(tmp_path, rows, ids, each):
     train = write_split(tmp_path / "in", "train", rows=rows, ids=ids, each=each)
     dev = write_split(tmp_path / "in", "dev", images=3, start=6, rows=rows, ids=ids, each=each)
     out, corpus, _ = corpus_of(tmp_path / "out", "scan", "--dir", tmp_path / "in")
@@ -48,7 +48,7 @@ def test_scan_rows_and_ids_once_or_for_each_caption(tmp_path, rows, ids, each):
         assert np.array_equal(found[str(n)], x_ND.astype(np.float16))
 
 
-def test_scan_reads_testall_and_not_its_first_fold(tmp_path):
+def test_scan_reads_testall_instead_of_its_first_fold(tmp_path):
     write_split(tmp_path / "in", "test", images=2, rows="each")
     write_split(tmp_path / "in", "testall", images=10, rows="each")
     out, corpus, _ = corpus_of(tmp_path / "out", "scan", "--dir", tmp_path / "in", "--dtype", "float32")
@@ -57,7 +57,7 @@ def test_scan_reads_testall_and_not_its_first_fold(tmp_path):
     assert FeatureStore.open(tmp_path / "out" / "regions").dtype == "float32"
 
 
-def test_scan_leaves_bad_rows_out_of_both(tmp_path):
+def test_scan_skips_bad_rows_in_corpus_and_features(tmp_path):
     features = write_split(tmp_path / "in", "train")
     features[1, 2, 3] = np.nan
     features[4] = 1e6
@@ -111,7 +111,7 @@ def ids_of_annotations(ims: Path, caps: Path, ids: Path) -> None:
         (lambda ims, *_: np.save(ims, np.zeros((6, 4, 8), int)), "expected floats of shape"),
     ],
 )
-def test_scan_refuses_files_that_do_not_fit(tmp_path, spoil, message):
+def test_scan_refuses_mismatched_or_damaged_files(tmp_path, spoil, message):
     write_split(tmp_path / "in", "train")
     spoil(*(tmp_path / "in" / f"train_{part}" for part in ("ims.npy", "caps.txt", "ids.txt")))
     refused(message, "scan", "--dir", tmp_path / "in", "--out", tmp_path / "out")

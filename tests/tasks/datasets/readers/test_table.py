@@ -1,4 +1,4 @@
-"""Tables of somebody's own, as `ingest table` reads them."""
+"""User tables, as read by `ingest table`."""
 
 import json
 import os
@@ -22,7 +22,7 @@ ROWS = [{"image": f"pictures/{n}.png", "caption": text} for n, texts in enumerat
 
 @pytest.fixture
 def folder(tmp_path) -> Path:
-    """A folder of pictures."""
+    """Return a folder that contains images."""
     (tmp_path / "pictures").mkdir()
     for n in range(PICTURES):
         Image.new("L", (2, 2), 20 * n).save(tmp_path / "pictures" / f"{n}.png")
@@ -30,7 +30,7 @@ def folder(tmp_path) -> Path:
 
 
 def written(path: Path, rows: list[dict[str, Any]]) -> Path:
-    """Write a table in the form that its name says."""
+    """Write a table in the format of its file extension."""
     kind = path.suffix
     if kind == ".parquet":
         pq.write_table(pa.Table.from_pylist(rows), path)
@@ -50,7 +50,7 @@ def captions(corpus: Corpus) -> dict[str, tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("name", ["a.csv", "semicolon.csv", "a.tsv", "a.jsonl", "a.json", "a.parquet"])
-def test_every_form_makes_the_same_corpus(name, folder):
+def test_every_file_format_makes_the_same_corpus(name, folder):
     said, corpus, _ = corpus_of(folder / "out", "table", "--file", written(folder / name, ROWS))
     assert "guessed: image: the column 'image'" in said
     assert "guessed: text: the column 'caption'" in said
@@ -60,7 +60,7 @@ def test_every_form_makes_the_same_corpus(name, folder):
     assert all(corpus.image_path(item).is_file() for item in corpus.items("train"))
 
 
-def test_captions_may_be_a_list_and_splits_and_ids_columns(folder):
+def test_caption_lists_and_split_and_id_columns_are_read(folder):
     words = ["Training", "validation", "TEST", "held-out"]
     rows = [
         {"key": 100 + n, "where": f"{n}.png", "said": [f"first {n}", f"second {n}"], "part": words[n % 4]}
@@ -76,7 +76,7 @@ def test_captions_may_be_a_list_and_splits_and_ids_columns(folder):
     assert (item.id, item.path, item.captions) == ("101", "1.png", ("first 1", "second 1"))
 
 
-def test_questions_with_a_row_for_each_answer(folder):
+def test_rows_with_one_answer_each_join_into_questions(folder):
     rows = [
         {"image": f"pictures/{n}.png", "question": f"What is {ask}?", "answer": answer}
         for n in range(PICTURES)
@@ -93,12 +93,12 @@ def test_questions_with_a_row_for_each_answer(folder):
     assert first.image_id == first.path
     assert {each.id for each in questions} < {
         str(n) for n in range(1, 6 * PICTURES, 3)
-    }  # of their first rows
+    }  # numbers of their first rows
     assert (questions[0].id, questions[1].id) == ("1", "4")
 
 
 def records(folder: Path) -> list[dict[str, Any]]:
-    """VQA 2.0's records as copies on the hub have them: two questions to each picture, of ten answers."""
+    """Return VQA 2.0's records as in copies on the Hub: two questions per image, ten answers each."""
     return [
         {
             "question_type": "what is",
@@ -117,7 +117,7 @@ def records(folder: Path) -> list[dict[str, Any]]:
     ]
 
 
-def test_records_of_vqa_are_read_as_they_are(folder):
+def test_vqa_records_match_the_official_files(folder):
     rows = records(folder)
     for name, left_out in (("questions", {"image", "answers"}), ("annotations", {"image", "question"})):
         entries = [{key: row[key] for key in row if key not in left_out} for row in rows]
@@ -143,7 +143,7 @@ def test_records_of_vqa_are_read_as_they_are(folder):
     assert paths["103"] == (folder / "pictures" / "3.png").read_bytes()
 
 
-def test_a_split_without_answers_is_kept_and_a_question_without_one_is_not(folder):
+def test_questions_need_answers_only_in_answered_splits(folder):
     said = [["cat"], None, [], ["dog"]]
     rows = [
         {"id": n, "question": "What?", "answers": answers, "question_id": f"q{n}", "split": split}
@@ -164,7 +164,7 @@ def test_a_split_without_answers_is_kept_and_a_question_without_one_is_not(folde
     refused("as one of answer usually is", "table", "--file", folder / "a.json", "--out", folder / "no")
 
 
-def test_features_alone_need_ids(folder):
+def test_table_without_image_column_needs_ids(folder):
     rows = [{"name": f"v{n}", "text": f"clip {n}"} for n in range(PICTURES)]
     words = ("table", "--file", written(folder / "a.csv", rows))
     message = "--id-column where there are features alone, or --image-column where there are images: the table has name"
@@ -175,11 +175,11 @@ def test_features_alone_need_ids(folder):
     assert "guessed: id: the column 'id' (--id-column says another)" in said
     assert captions(corpus)["w3"] == ("clip 3",)
     rows = [{"id": n, "image_id": f"x{n // 2}", "text": f"clip {n}"} for n in range(2 * PICTURES)]
-    written(folder / "a.csv", rows)  # the ids of rows are beside those of pictures
+    written(folder / "a.csv", rows)  # image ids take precedence over row ids
     assert captions(corpus_of(folder / "out", *words)[1])["x3"] == ("clip 6", "clip 7")
 
 
-def test_published_lists_of_ids_find_their_videos_and_pictures(folder):
+def test_videos_and_images_are_found_by_id(folder):
     listed = [
         {"video_id": f"video{n}", "desc": text[0] if n % 2 else [*text], "subtitle": " you"}
         for n, text in enumerate(TEXTS)
@@ -225,7 +225,7 @@ def test_published_lists_of_ids_find_their_videos_and_pictures(folder):
     assert question.answers == ("cab",) * 7 + ("taxi",) * 3
 
 
-def test_a_column_of_videos_may_name_folders_of_frames(folder):
+def test_video_column_accepts_folders_of_frames(folder):
     (folder / "clips" / "1").mkdir(parents=True)
     (folder / "clips" / "1" / "0001.png").touch()
     (folder / "clips" / "2.mp4").touch()
@@ -244,7 +244,7 @@ def test_a_column_of_videos_may_name_folders_of_frames(folder):
     refused(why, "table", "--file", table, "--out", folder / "no", "--videos", folder / "clips")
 
 
-def test_absolute_paths_are_read_where_the_folder_of_images_has_them(folder, monkeypatch):
+def test_absolute_paths_must_be_inside_image_folder(folder, monkeypatch):
     (folder / "tables").mkdir()
     rows = [row | {"image": str(folder / row["image"])} for row in ROWS]
     words = ("table", "--file", written(folder / "tables" / "a.csv", rows))
@@ -253,12 +253,12 @@ def test_absolute_paths_are_read_where_the_folder_of_images_has_them(folder, mon
     )
     refused(message, *words, "--out", folder / "out")
     assert len(captions(corpus_of(folder / "out", *words, "--images", "/")[1])) == PICTURES
-    monkeypatch.chdir(folder)  # where the table's folder is relative
+    monkeypatch.chdir(folder)  # so that the table's path is relative
     written(folder / "a.csv", rows)
     assert len(captions(corpus_of(folder / "out", "table", "--file", "a.csv")[1])) == PICTURES
 
 
-def test_rows_that_cannot_be_used_are_counted_and_listed(folder):
+def test_unusable_rows_are_counted_and_listed(folder):
     lines = [
         "image,caption,split",
         *(f"pictures/{n}.png,the picture {n},train" for n in range(PICTURES)),
@@ -274,7 +274,7 @@ def test_rows_that_cannot_be_used_are_counted_and_listed(folder):
     (folder / "a.csv").write_text("\n".join(lines))
     (folder.parent / "away.png").touch()
     words = ("table", "--file", folder / "a.csv")
-    refused("--allow-skipped", *words, "--out", folder / "out", code=1)  # more than a twentieth
+    refused("--allow-skipped", *words, "--out", folder / "out", code=1)  # more than 5% are skipped
     said, corpus, skipped = corpus_of(folder / "out", *words)
     assert [why for _, why in skipped] == [
         f"no such file in {folder}",
@@ -307,7 +307,7 @@ def test_rows_that_cannot_be_used_are_counted_and_listed(folder):
         ("a.xlsx", b"", "ends in .xlsx, expected a table"),
     ],
 )
-def test_a_file_that_is_no_table_is_one_line(name, content, why, folder):
+def test_unreadable_table_exits_2_with_one_message(name, content, why, folder):
     (folder / name).write_bytes(content)
     code, _, error = run("table", "--file", folder / name, "--out", folder / "out")
     assert (code, error.count("\n")) == (2, 1)
@@ -318,12 +318,12 @@ def test_a_file_that_is_no_table_is_one_line(name, content, why, folder):
 def split_files(
     folder: Path, *names: str, rows: Sequence[slice] = (slice(0, 8), slice(8, 10), slice(10, 12))
 ) -> list[str]:
-    """Write a table of the pictures of each slice; return their paths."""
+    """Write one table per slice of the images; return the paths of the tables."""
     pictures = [[ROWS[2 * n + k] for n in range(PICTURES)[part] for k in (0, 1)] for part in rows]
     return [str(written(folder / name, each)) for name, each in zip(names, pictures, strict=False)]
 
 
-def test_files_may_say_their_splits(folder):
+def test_file_option_assigns_splits(folder):
     train, val, test = split_files(folder, "a.csv", "b.csv", "c.csv")
     words = ("table", "--file", f"train={train}", f"validation={val}", f"test={test}")
     said, corpus, _ = corpus_of(folder / "out", *words)
@@ -334,17 +334,17 @@ def test_files_may_say_their_splits(folder):
     refused("--file says the splits", *words, "--split", "8/1/1", "--out", folder / "out")
 
 
-def test_questions_of_two_splits_may_be_about_one_picture(folder):
+def test_question_splits_may_share_images(folder):
     rows = [{"image": f"pictures/{n}.png", "question": "What?", "answer": "a dog"} for n in range(PICTURES)]
     other = [row | {"question": "Why?"} for row in rows[:3]]
     files = f"train={written(folder / 'a.csv', rows)}", f"test={written(folder / 'b.csv', other)}"
     said = ingested("table", "--file", *files, "--val", 2, "--out", folder / "out")
     assert "15 questions (train 10 about 10 images, val 2 about 2 images, test 3 about 3 images)" in said
     assert "nothing skipped" in said
-    assert "3 x" in said  # pictures that splits share
+    assert "3 x" in said  # images shared by splits
 
 
-def test_files_that_are_called_after_splits_are_not_divided_anew(folder):
+def test_file_names_of_splits_require_explicit_choice(folder):
     train, test = split_files(folder, "captions_train.csv", "dev.csv")
     words = ("table", "--file", train, test, "--out", folder / "out")
     refused(f"--file train={train} val={test} keeps these splits, --split 80/10/10 divides", *words)
@@ -359,7 +359,7 @@ def test_files_that_are_called_after_splits_are_not_divided_anew(folder):
     assert corpus_of(folder / "out", *files)[1].splits == {"train": 4, "val": 4, "test": 4}
 
 
-def test_paths_start_from_the_folder_of_their_own_table(folder):
+def test_paths_are_relative_to_their_own_table(folder):
     for split, numbers in (("train", range(8)), ("val", range(2)), ("test", range(2))):
         (folder / split / "pictures").mkdir(parents=True)
         for n in numbers:
@@ -381,7 +381,7 @@ def test_paths_start_from_the_folder_of_their_own_table(folder):
     assert (item.id, corpus.image_path(item)) == ("test/pictures/0.png", folder / "test/pictures/0.png")
 
 
-def test_a_val_split_is_taken_from_train_where_that_is_asked_for(folder):
+def test_val_option_takes_val_split_from_train(folder):
     train, _, test = split_files(folder, "a.csv", "b.csv", "c.csv")
     words = ("table", "--file", f"train={train}", f"test={test}")
     said, whole, _ = corpus_of(folder / "out", *words)
@@ -417,5 +417,5 @@ def test_a_val_split_is_taken_from_train_where_that_is_asked_for(folder):
         (("--text-column", "captoin"), "Did you mean 'caption'"),
     ],
 )
-def test_options_that_mean_nothing_are_one_line(words, why, folder):
+def test_invalid_options_are_refused(words, why, folder):
     refused(why, "table", "--file", written(folder / "a.csv", ROWS), "--out", folder / "out", *words)

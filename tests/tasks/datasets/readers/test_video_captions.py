@@ -20,7 +20,7 @@ from polypool.tasks.datasets.readers.video_captions import MsrVtt1kA
 
 
 def official(folder: Path) -> tuple[Path, Path]:
-    """The official pair of files: four videos to train on, one to validate, two to test, captions out of order."""
+    """Write the official pair of files: 4 training, 1 validation and 2 test videos, captions out of order."""
     splits = ["train"] * 4 + ["validate"]
     sentences = [msrvtt_sentence(3 * of + i, of) for i in (2, 0, 1) for of in (4, 1, 0, 3, 2)]
     videos = [msrvtt_video(i, s) for i, s in enumerate(splits)]
@@ -30,7 +30,7 @@ def official(folder: Path) -> tuple[Path, Path]:
     return first, write_msrvtt(folder / "test_videodatainfo.json", videos, tested)
 
 
-def test_msrvtt_official_pair_and_merged_file(tmp_path):
+def test_msrvtt_reads_official_pair_or_merged_file(tmp_path):
     pair = official(tmp_path)
     out, corpus, _ = corpus_of(tmp_path / "out", "msrvtt", "--json", *pair)
     assert "7 items (train 4, val 1, test 2), 21 captions" in out
@@ -46,7 +46,7 @@ def test_msrvtt_official_pair_and_merged_file(tmp_path):
     assert corpus_of(tmp_path / "merged", "msrvtt", "--json", merged)[1].digest == corpus.digest
 
 
-def test_msrvtt_videos_in_folders(tmp_path):
+def test_msrvtt_finds_videos_in_folders(tmp_path):
     pair = official(tmp_path)
     names = ["TrainValVideo/video0.mp4", "TrainValVideo/video1.avi", "video2.webm", "TestVideo/video5.MP4"]
     others = ["other/video0.mp4", "other/deeper/video2.mp4", "TrainValVideo/video1.mkv", "video6.txt"]
@@ -67,7 +67,7 @@ def test_msrvtt_videos_in_folders(tmp_path):
         refused(message, *files, "--out", out, "--videos", tmp_path / folder)
 
 
-def test_msrvtt_videos_as_folders_of_frames(tmp_path):
+def test_msrvtt_finds_videos_as_folders_of_frames(tmp_path):
     pair = official(tmp_path)
     names = [
         "train/video0/1.jpg",
@@ -97,7 +97,7 @@ def test_msrvtt_videos_as_folders_of_frames(tmp_path):
         assert (corpus.items("train")[0].sha256 == before) == (changed == ".hidden")
 
 
-def test_msrvtt_skips_and_lists_what_is_bad(tmp_path):
+def test_msrvtt_skips_and_lists_bad_entries(tmp_path):
     videos = [
         msrvtt_video(0),
         msrvtt_video(1, "holdout"),
@@ -141,7 +141,7 @@ def test_msrvtt_skips_and_lists_what_is_bad(tmp_path):
     assert "skipped 14:" in out
 
 
-def test_msrvtt_reads_the_real_corpus(shared, tmp_path):
+def test_msrvtt_reads_real_subset(shared, tmp_path):
     data = shared / "data" / "msrvtt_mini"
     files = [data / f"{name}_videodatainfo.json" for name in ("train_val", "test")]
     out, corpus, _ = corpus_of(tmp_path, "msrvtt", "--json", *files)
@@ -164,7 +164,7 @@ def whole(folder: Path, count: int = 30) -> Path:
     return write_msrvtt(folder / "MSRVTT_data.json", [msrvtt_video(i) for i in range(count)], sentences)
 
 
-def test_1ka_lists_and_a_held_out_part(tmp_path):
+def test_1ka_reads_lists_and_holds_out_val(tmp_path):
     data = whole(tmp_path)
     tested = [f'ret{i},msr{i},video{i},"in {i}, a dog runs"' for i in (27, 25, 26)]
     train, test = csvs(tmp_path, train=[f"video{i}" for i in range(20)], test=tested)
@@ -194,7 +194,7 @@ def test_1ka_lists_and_a_held_out_part(tmp_path):
     assert held_out() == first  # the draw depends neither on the order of the list nor on the test set
 
 
-def test_1ka_skips_what_is_bad_and_never_trains_on_the_test(tmp_path):
+def test_1ka_skips_bad_rows_and_never_trains_on_test(tmp_path):
     data = whole(tmp_path, 8)
     train, test = csvs(
         tmp_path,
@@ -223,7 +223,7 @@ def test_1ka_skips_what_is_bad_and_never_trains_on_the_test(tmp_path):
     assert "val" not in corpus_of(tmp_path / "out", *files, "--val", 0)[1].splits
 
 
-def test_msvd_descriptions_and_lists(tmp_path):
+def test_msvd_reads_descriptions_and_lists(tmp_path):
     lines = (
         b"# Descriptions of clips\n# <name> <text>\n\n"
         b"-4wsuPCjDBc_5_15 a squirrel is eating a peanut in it's shell\n"
@@ -255,7 +255,7 @@ def test_msvd_descriptions_and_lists(tmp_path):
     }
 
 
-def test_vatex_without_lists_says_that_the_split_is_its_own(tmp_path):
+def test_vatex_without_lists_warns_of_unpublished_split(tmp_path):
     options = write_vatex(tmp_path, vatex_entries(0, 6), vatex_entries(100, 8))
     out, corpus, _ = corpus_of(tmp_path / "out", "vatex", *options)
     for told in ("14 items (train 6, ", "140 captions", "seed 0: NOT the published split"):
@@ -270,7 +270,7 @@ def test_vatex_without_lists_says_that_the_split_is_its_own(tmp_path):
     assert {item.id for item in other.items("val")} != val
 
 
-def test_vatex_in_chinese(tmp_path):
+def test_vatex_reads_chinese_captions(tmp_path):
     entries = vatex_entries(0, 3)
     del entries[1]["chCap"]
     options = write_vatex(tmp_path, entries, vatex_entries(100, 4))
@@ -282,7 +282,7 @@ def test_vatex_in_chinese(tmp_path):
     assert json.loads((tmp_path / "out/corpus.json").read_text())["source"]["language"] == "zh"
 
 
-def test_vatex_with_lists(tmp_path):
+def test_vatex_splits_follow_given_lists(tmp_path):
     options = write_vatex(tmp_path, vatex_entries(0, 2), vatex_entries(100, 6))
     numbers = {"val": [103, 101, 104], "test": [100, 104, 9, 100]}
     lists = {split: [vatex_name(number) for number in of] for split, of in numbers.items()}
@@ -307,7 +307,7 @@ def test_vatex_with_lists(tmp_path):
         assert corpus.splits == {"train": 2, **val_test}
 
 
-def test_vatex_skips_and_lists_what_is_bad(tmp_path):
+def test_vatex_skips_and_lists_bad_entries(tmp_path):
     training = [
         *vatex_entries(0, 2),
         {"videoID": vatex_name(2)},

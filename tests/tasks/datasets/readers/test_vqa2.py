@@ -1,4 +1,4 @@
-"""Questions in VQA 2.0's files: splits, images, the held-out part, faults, real files."""
+"""Reader of VQA 2.0's files: splits, images, held-out images, bad entries, real files."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ from polypool.tasks.datasets.readers.vqa2 import Vqa2
 
 
 def official(folder: Path) -> list[Path]:
-    """Two questions to each of twenty training and three validation images, and some of both test splits."""
+    """Write two questions for each of 20 training and 3 validation images, and some of both test splits."""
     folder.mkdir(exist_ok=True)
     made = []
     for subtype, images in (("train2014", range(20)), ("val2014", range(100, 103))):
@@ -25,7 +25,7 @@ def official(folder: Path) -> list[Path]:
     return made
 
 
-def test_the_official_files(tmp_path):
+def test_official_files_become_question_corpus(tmp_path):
     files, out = official(tmp_path / "in"), tmp_path / "out"
     said = ingested("vqa2", *arguments(files), "--out", out)
     assert "49 questions (" in said
@@ -56,7 +56,7 @@ def test_the_official_files(tmp_path):
     assert sorted(corpus.ids.to_pylist()) == sorted([*map(str, [*range(20), 100, 101, 102, 900, 901])])
 
 
-def test_the_held_out_images_depend_on_the_seed_alone(tmp_path):
+def test_held_out_images_depend_on_seed_and_fraction(tmp_path):
     questions, annotations, *_ = official(tmp_path / "in")
 
     def drawn(**options: float) -> set[str]:
@@ -69,7 +69,7 @@ def test_the_held_out_images_depend_on_the_seed_alone(tmp_path):
     assert given[0] < given[3]
 
 
-def test_images_are_found_by_number(tmp_path):
+def test_images_are_found_by_number_in_file_name(tmp_path):
     kept = ["val2014/COCO_val2014_000000000007.jpg", "8.PNG", "deep/er/scene_9.jpeg", "x.jpg"]
     for name in (*kept, "train2014/COCO_train2014_000000000007.jpg", "10.txt"):
         (tmp_path / "images" / name).parent.mkdir(parents=True, exist_ok=True)
@@ -103,7 +103,7 @@ def test_images_are_found_by_number(tmp_path):
         ("train2014", "val2014.json", ("test2015",), "test2015"),
     ],
 )
-def test_the_split_of_a_file(tmp_path, subtype, name, split, expected):
+def test_split_comes_from_option_subtype_or_file_name(tmp_path, subtype, name, split, expected):
     path = write(tmp_path, subtype, "questions", [asked(1, 1)], name=name)
     assert [each.split for each in Vqa2(questions=(path,), split=split).read().rows] == [expected]
 
@@ -116,7 +116,7 @@ def test_the_split_of_a_file(tmp_path, subtype, name, split, expected):
     ],
     ids=["subset", "subset with images"],
 )
-def test_real_files_whole(shared, tmp_path, names, count):
+def test_real_vqa2_files_are_read_completely(shared, tmp_path, names, count):
     folder = shared / "data" / "vqa2_subset"
     files, images = [folder / f"{name}.json" for name in names], count == 127
     options = ("--images", folder / "images") if images else ()
@@ -175,7 +175,7 @@ def test_bad_questions_are_skipped_and_listed(tmp_path):
     ]
 
 
-def test_annotations_in_the_form_of_ok_vqa(tmp_path):
+def test_ok_vqa_annotations_are_read(tmp_path):
     answers = ["race", "motocross", "motocross", "race", "ride", "ride", "ride", "ride", "", "dirt bike"]
     annotation = {
         "image_id": 51606,
@@ -243,7 +243,7 @@ def test_bad_answers_are_skipped_and_listed(tmp_path):
     ]
 
 
-def test_questions_and_annotations_that_do_not_belong_together(tmp_path):
+def test_unmatched_questions_and_annotations_are_skipped(tmp_path):
     questions = [asked(number, number) for number in (1, 2, 5)]
     annotations = [told(1, 1), told(5, 55), told(77, 7)]
     _, corpus, found = skipped(tmp_path, questions, annotations)
@@ -273,7 +273,7 @@ ASKED = json.dumps({"questions": [asked(1, 1)]})
         (ASKED, ("--split", "train"), "has an annotation; give their file, too"),
     ],
 )
-def test_files_that_are_refused(tmp_path, text, options, message):
+def test_invalid_files_or_splits_are_refused(tmp_path, text, options, message):
     path, out = tmp_path / "q.json", tmp_path / "out"
     path.write_text(text)
     refused(message, "vqa2", "--questions", path, "--out", out, *options)
