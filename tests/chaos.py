@@ -1,8 +1,8 @@
-"""`make chaos`: faults at random times while the demo's three tasks train; every run must recover.
+"""`make chaos`: inject faults at random times while the demo's three tasks train; every run must recover.
 
 python tests/chaos.py --faults 20 --seed 0 --workers 2
 
-Exact is a run that ends with the weights and the losses of one that nothing disturbed, bit for bit, every number once.
+A run is exact if its weights and losses equal those of an undisturbed run, bit for bit, with each loss logged once.
 `train resume` resumes a killed run; Ray restarts a killed worker.
 """
 
@@ -31,14 +31,14 @@ WORKER = "a worker killed"
 
 
 def train(*words: object) -> subprocess.Popen[str]:
-    """Start `polypool train`, which prints to a file beside its run."""
+    """Start `polypool train`; its output is appended to `said.txt` in POLYPOOL_HOME."""
     command = [sys.executable, "-m", "polypool", "train", *map(str, words)]
     with open(f"{os.environ['POLYPOOL_HOME']}/said.txt", "a") as said:
         return subprocess.Popen(command, text=True, stdout=said, stderr=said)
 
 
 def begun(recipe: str, experiment: str, *, epochs: int, workers: int) -> tuple[subprocess.Popen[str], str]:
-    """Start a run; return its process and its id, once there is one."""
+    """Start a run and wait for its id; return its process and its id."""
     file = Path(os.environ["POLYPOOL_HOME"], f"{experiment}.run")
     settings = ("--optim.epochs", epochs, "--checkpoint-every", 2, "--log-every", 1, "--no-figures")
     on = ("--workers", workers, "--cpus", 1, "--retries", 99) if workers > 1 else ()
@@ -59,7 +59,7 @@ def traces(run_id: str) -> tuple[dict[str, Any], list[tuple[int, float]]]:
 
 
 def workers_of_ray() -> list[int]:
-    """Return the processes of Ray's workers that train for this campaign."""
+    """Return the process ids of the Ray workers that train in this POLYPOOL_HOME."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -74,7 +74,7 @@ def workers_of_ray() -> list[int]:
 def disturbed(
     process: subprocess.Popen[str], run_id: str, draw: random.Random, *, seconds: float
 ) -> list[str]:
-    """Let faults hit a run until it has ended; return their kinds."""
+    """Inject faults into a run until it has ended; return their kinds."""
     kinds: list[str] = []
     while True:
         try:
@@ -99,13 +99,13 @@ def disturbed(
 
 
 def main(*, faults: int = 20, seed: int = 0, epochs: int = 16, workers: int = 1) -> None:
-    """Disturb runs of the demo's tasks in turn, and print what came of each.
+    """Inject faults into runs of the demo's tasks in turn; print for each run whether it is exact.
 
     Args:
-        faults: how many at the least.
-        seed: of their kinds and times.
-        epochs: of each run.
-        workers: that train together on this machine, by Ray; 1 trains without it.
+        faults: minimum number of faults.
+        seed: random seed of their kinds and times.
+        epochs: number of epochs of each run.
+        workers: number of Ray workers on this machine that train a run together; 1 trains without Ray.
     """
     draw, exact, seen = random.Random(seed), True, 0
     with tempfile.TemporaryDirectory(prefix="polypool-chaos-", ignore_cleanup_errors=True) as name:

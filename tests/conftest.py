@@ -1,4 +1,4 @@
-"""Fixtures and settings of all tests."""
+"""Fixtures and settings for all tests."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ IN_ONE_RAY = (
     "test_workers.py",
     "test_cluster.py",
 )
-"""Files that share a Ray, which takes ten seconds to start: one process runs them all, and first."""
+"""Files that share one Ray session, which takes ten seconds to start; one process runs them all, first."""
 
 OF_THE_USER = ("POLYPOOL_HOME", "POLYPOOL_MODELS", "POLYPOOL_RUNS", "MLFLOW_TRACKING_URI", "RAY_ADDRESS")
-"""Variables that lead to the runs or the cluster of the user."""
+"""Environment variables that point to the user's runs or cluster."""
 
 
 def pytest_configure() -> None:
-    """Handle signals that `nohup` and background shells ignore, and forget the user's home, runs and cluster.
+    """Handle signals that `nohup` and background shells ignore, and unset the user's home, runs and cluster.
 
     Processes that tests start inherit both.
     """
@@ -42,13 +42,13 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the tests that take longest."""
+    """Run the tests that take longest first."""
     items.sort(key=lambda item: item.path.name not in IN_ONE_RAY)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Give each file to one process, and all that share a Ray to the same process."""
+    """Assign each file to one process, and all files that share a Ray session to the same process."""
     from xdist.scheduler import LoadFileScheduling
 
     class FilesTogether(LoadFileScheduling):
@@ -61,7 +61,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.fixture(scope="session", autouse=True)
 def first_runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Copy each new database of runs from the first of this process: MLflow needs over a second to create one."""
+    """Copy each new run database from the first one of this process: MLflow needs over a second to create one."""
     from polypool.infra import tracking as location
 
     first, opening = tmp_path_factory.mktemp("runs") / "first.db", location.opening
@@ -84,12 +84,12 @@ def first_runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def one_ray() -> Iterator[None]:
-    """A private Ray for the sessions that verbs open; its workers find the tests' modules."""
+    """A private Ray session for commands; its workers can import the tests' modules."""
     from polypool.infra.ray import ray_session
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join(PATHS))
-        patch.setenv("RAY_worker_niceness", "0")  # 15 by default: they would starve beside the other tests
+        patch.setenv("RAY_worker_niceness", "0")  # at the default of 15, workers would starve
         patch.delenv("RAY_ADDRESS", raising=False)
         with ray_session(cpus=2, dashboard=True):
             yield
@@ -105,7 +105,7 @@ def shared() -> Path:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """An empty POLYPOOL_HOME for the verbs of a test file."""
+    """An empty POLYPOOL_HOME for the commands of a test file."""
     folder = tmp_path_factory.mktemp("home")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("POLYPOOL_HOME", str(folder))
@@ -133,7 +133,7 @@ def s3_server() -> Iterator[object_storage.Server]:
 def bucket(
     s3_server: object_storage.Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[object_storage.Bucket]:
-    """An empty bucket, an environment that reaches it, no pauses between attempts, and an empty cache."""
+    """An empty bucket, with environment variables that point to it and to an empty cache."""
     environment = {
         **object_storage.KEYS,
         "AWS_ENDPOINT_URL": s3_server.endpoint,
@@ -163,5 +163,5 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> fake_hub.FakeHub:
 
 @pytest.fixture(scope="session")
 def golden() -> Path:
-    """The folder of numbers recorded from the authors' codes; see its README."""
+    """The folder of numbers recorded from the authors' code; see its README."""
     return Path(__file__).parent / "golden"

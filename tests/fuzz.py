@@ -1,10 +1,10 @@
-"""`make fuzz`: damaged files of every form that `ingest` reads and of stores and corpora, and tables of the outcomes.
+"""`make fuzz`: damage files of every format that `ingest` reads, of stores and of corpora; print tables of outcomes.
 
 python tests/fuzz.py --minutes 30
 
-A case is good where the command succeeds, counts what it left out, or ends in one message (exit codes 0, 1 and 2);
-files of other cases are kept. A second table says how many of 100 damaged pictures and videos are used, with other
-pixels than before the damage.
+A case passes if the command succeeds, reports what it skipped, or ends with one message (exit codes 0, 1 and 2); the
+files of other cases are kept. A second table counts, of 100 damaged pictures or videos, those that are accepted with
+other pixels than before the damage.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ sys.path.append(str(Path(__file__).resolve().parent / "support"))
 from places import PATHS
 
 sys.path[:0] = PATHS
-from annotations import (  # noqa: E402 (found where the line above looks)
+from annotations import (  # noqa: E402 (needs the path set above)
     HGR_NAMES,
     activitynet_video,
     didemo_entry,
@@ -65,7 +65,7 @@ from polypool.infra.video import BadVideo  # noqa: E402
 from polypool.pipelines.commands import ingest  # noqa: E402
 from polypool.tasks.datasets.corpus import Corpus  # noqa: E402
 
-SECONDS, MEMORY = 20, 8 << 30  # of a case
+SECONDS, MEMORY = 20, 8 << 30  # limits per case
 SPLITS = ["train"] * 4 + ["val"] * 2 + ["test"] * 2
 ROWS = [{"image": f"{n}.png", "caption": f"a café, {n}", "split": split} for n, split in enumerate(SPLITS)]
 ODD = [
@@ -85,7 +85,7 @@ ODD = [
     ),
     *('"../../etc/passwd"', "9" * 5000, "[" * 50_000, '"' + "word " * 20_000 + '"', '{"a": 1, "a": 2}'),
 ]
-"""What takes the place of a text or a number."""
+"""Replacements for a string or a number."""
 
 
 def drawn(*shape: int) -> np.ndarray:
@@ -222,7 +222,7 @@ FORMS: dict[str, tuple[Callable[[Path], object], str, str | Callable[[Path], Non
         read_store,
     ),
 }
-"""By name: what writes the files to a folder, which of them are damaged, and the words of `ingest`, or what reads."""
+"""By name: function that writes the files, files to damage, and arguments of `ingest` or a function that reads."""
 
 
 def damaged(data: bytes, draw: random.Random) -> bytes:
@@ -322,7 +322,7 @@ def pixels(path: Path) -> np.ndarray | None:
 
 
 def media_row(name: str, folder: Path, *, count: int) -> str:
-    """Return a row of the second table: of `count` damaged files, the share that is used with other pixels."""
+    """Return a row of the second table: the percentage of `count` damaged files accepted with other pixels."""
     suffix, options = MEDIA[name]
     path, used = folder / f"a.{suffix}", Counter[str]()
     for seed in range(count):
@@ -340,13 +340,13 @@ def media_row(name: str, folder: Path, *, count: int) -> str:
 
 
 def main(*, minutes: float = 30.0, seed: int = 0, count: int = 100, found: Path = Path("fuzz-found")) -> None:
-    """Fuzz every form in turn.
+    """Fuzz every format in turn.
 
     Args:
-        minutes: how long.
-        seed: of the damage.
-        count: pictures and videos of each format that are damaged.
-        found: folder that cases which end badly are kept in.
+        minutes: time to fuzz, without the second table.
+        seed: random seed of the damage.
+        count: number of pictures or videos to damage for each format.
+        found: folder for the files of failed cases.
     """
     os.environ |= {"TQDM_DISABLE": "1", "HF_HUB_OFFLINE": "1"}
     draw, end, ends = random.Random(seed), time.monotonic() + 60 * minutes, Counter[tuple[str, str]]()

@@ -1,6 +1,6 @@
-"""A task to copy: change the batch, the loss and the metrics; CONTRIBUTING.md has the checklist.
+"""A task to copy: change the batch, the loss and the metrics; docs/add-a-task.md has the checklist.
 
-This one looks at the features of an item and says which word stands at a place of its first caption.
+This task predicts, from the features of an item, the word at position `place` of its first caption.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from polypool.tasks.models.parts import Parts
 
 
 class Labelled:
-    """The items of a split and the numbers of their words, the last one for all that training did not have."""
+    """The items of a split and the classes of their words; the last class is for words not seen in training."""
 
     def __init__(self, items, visual, words, word_of):
         number = {word: n for n, word in enumerate(words)}

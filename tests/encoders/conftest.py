@@ -9,7 +9,7 @@ from polypool.encoders.backbones.inception import I3D
 
 @pytest.fixture(scope="session")
 def weights() -> dict[str, torch.Tensor]:
-    """I3D's weights under their published names, with numbers drawn at random."""
+    """Random I3D weights under their published names."""
     return published()
 
 
@@ -27,7 +27,7 @@ def network(path) -> I3D:
 
 @pytest.fixture(scope="session")
 def towers(tmp_path_factory) -> dict[str, Path]:
-    """Folders of tiny vision transformers as on the hub; CLIP and SigLIP with their text half."""
+    """Folders of tiny vision transformers as on the hub; CLIP and SigLIP include their text encoder."""
     import transformers as tf
 
     root = tmp_path_factory.mktemp("towers")

@@ -1,4 +1,4 @@
-"""Steps as on a GPU: on the device `meta`, whose tensors have no values to ask for, and on a CPU in the same ways."""
+"""Run GPU code paths without a GPU: on the device `meta`, whose tensors have no values to read, or on a CPU."""
 
 import sys
 from collections.abc import Iterator, Mapping
@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 META = torch.device("meta")
-torch._dynamo.trace_rules.get_torch_obj_rule_map()  # the compiler's table of functions, before any of them is patched
+torch._dynamo.trace_rules.get_torch_obj_rule_map()  # built before functions are patched
 
 
 class NoCopies(TorchDispatchMode):
@@ -33,7 +33,7 @@ class NoCopies(TorchDispatchMode):
 
 @contextmanager
 def nothing_asked() -> Iterator[None]:
-    """Fail where code on `META` reads a value or copies from the host; autocast, which knows no `META`, is off."""
+    """Fail if code on `META` reads a value or copies from the host; autocast, which does not support `META`, is off."""
     autocast, enabled = torch.autocast, torch.is_autocast_enabled
     with (
         mock.patch(
@@ -52,7 +52,7 @@ def on_meta(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 @contextmanager
 def as_on_a_gpu() -> Iterator[None]:
-    """Compute on the CPU in the ways that read shapes alone."""
+    """Take the GPU code paths, which read only shapes, on the CPU."""
     with ExitStack() as stack:
         for name, module in [*sys.modules.items()]:
             if name.startswith("polypool.") and "shapes_only" in vars(module):

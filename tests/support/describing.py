@@ -1,4 +1,4 @@
-"""Extractors without features for Ray's workers: each reports its calls, waits, fails or dies."""
+"""A fake extractor that reports its calls, sleeps, fails or crashes, and helpers for tests of `extract`."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from polypool.tasks.datasets.corpus import Item, write_corpus
 
 
 class Noting:
-    """Says of each id which batch it came in, by which process it was described, and when.
+    """Returns the batch, process and time of each id.
 
-    Ids say what happens: `slow...` takes a second, `bad...` is an error, and `deadly...` ends the process, until the
-    file `folder/ID` has as many letters as `lives`.
+    The id selects the behaviour: `slow...` sleeps for a second, `bad...` raises an error, and `deadly...` ends the
+    process the first `lives` times, counted in the file `folder/ID`.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ def _read(path: Path) -> str:
 
 @contextmanager
 def interrupted(*, after: int) -> Iterator[None]:
-    """Interrupt an `extract` when so many rows have come."""
+    """Interrupt `extract` after this many rows."""
     stream = extraction.stream
 
     def rows(batches, **options):
@@ -70,12 +70,12 @@ def interrupted(*, after: int) -> Iterator[None]:
 
 
 def bytes_of(folder: Path) -> dict[str, bytes]:
-    """Return what all files below a folder hold, by their paths."""
+    """Return the contents of all files below a folder, by relative path."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def corpus_of_files(folder: Path, files: Path, names: list[str]) -> Path:
-    """Write a corpus of some files, every fourth one to test on; return its folder."""
+    """Write a corpus of files, every fourth one in the test split; return its folder."""
     splits = ("train", "train", "train", "test")
     items = [
         Item(id=Path(name).stem, split=splits[at % 4], captions=("a",), path=name)
@@ -86,7 +86,7 @@ def corpus_of_files(folder: Path, files: Path, names: list[str]) -> Path:
 
 
 def in_this_process(monkeypatch, *, threads: int = 1) -> list[str]:
-    """Do the part of `extract`'s workers in this process, without Ray; return the ids that are sent to them."""
+    """Run `extract`'s workers in this process, without Ray; return the list of ids that they receive."""
     sent: list[str] = []
 
     def stream(batches, *, extractor, options, **_):

@@ -1,4 +1,4 @@
-"""An aggregator compared with its formula, one set at a time."""
+"""Compare an aggregator with its formula, one set at a time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Weights = dict[str, Tensor]
 
 
 def trained(spec: str, dim: int) -> Aggregator:
-    """Build an aggregator in float64, and add noise to its weights, because many start at special values."""
+    """Build an aggregator in float64 and add noise to its weights, because many start at special values."""
     torch.manual_seed(0)
     module = AGGREGATORS.build(spec, dim).double().eval()
     with torch.no_grad():
@@ -28,7 +28,7 @@ def trained(spec: str, dim: int) -> Aggregator:
 
 
 def hold_to_formula(spec: str | Aggregator, explicit: Callable[..., Tensor], *, dim: int = 6) -> None:
-    """Assert values and gradients of `explicit(x_ND, weights)` for sets with holes."""
+    """Assert that values and gradients equal those of `explicit(x_ND, weights)`, also for a mask with gaps."""
     module = trained(spec, dim) if isinstance(spec, str) else spec
     inputs = random_inputs([5, 1, 2, 8], module=module, dim=dim).cast(torch.float64)
     inputs.mask_BN[3, [0, 4]] = False

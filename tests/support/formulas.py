@@ -1,4 +1,4 @@
-"""Networks written out from their weights, as references for modules."""
+"""Reference implementations of networks, computed from their weights."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from polypool.aggregators.relations.score_attention import ScoreAttention
 
 
 def resnet_of(weights: dict[str, Tensor], x: Tensor, *, caffe: bool, groups: int = 1) -> Tensor:
-    """The network as a formula over its weights."""
+    """Return the ResNet's output for `x`, computed from its weights."""
 
     def norm(name: str, x: Tensor) -> Tensor:
         mean, var, scale, shift = (
@@ -41,7 +41,7 @@ def resnet_of(weights: dict[str, Tensor], x: Tensor, *, caffe: bool, groups: int
 
 
 def _attend(state: dict, name: str, heads: int, x_ND: torch.Tensor, y_MD: torch.Tensor) -> torch.Tensor:
-    """One sample's `LayerNorm(x + attention(x, y))`, element by element."""
+    """Return one sample's `LayerNorm(x + attention(x, y))`, element by element."""
 
     def linear(part, z):
         return state[f"{name}.{part}.weight"] @ z + state[f"{name}.{part}.bias"]
@@ -72,7 +72,7 @@ def cross_modal_of(state: dict, heads: int, layers: int, v: torch.Tensor, t: tor
 
 
 def score_attention_of(module: ScoreAttention, x_ND: torch.Tensor, z_MD: torch.Tensor) -> torch.Tensor:
-    """Eq. 1 to 4 of the paper for one pair of sets, loop by loop."""
+    """Compute Eq. 1 to 4 of the paper for one pair of sets, in loops."""
     out, width = [], module.head_width
     for scorer in range(module.num_embeddings):
         score = []

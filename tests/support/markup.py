@@ -1,4 +1,4 @@
-"""Checks that every page of a run passes."""
+"""Checks for every HTML page of a run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 
 def well_formed(html: str) -> bool:
-    """Whether every tag is closed in order, and the page needs nothing beside itself."""
+    """Return whether all tags are closed in order and the page loads no other file."""
     unclosed = []
 
     class Tags(HTMLParser):

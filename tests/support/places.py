@@ -1,4 +1,4 @@
-"""Folders that tests need to name."""
+"""Folders that tests refer to."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 ROOT = TESTS.parent
 _PYTEST = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
-# Where tests import from, for other processes that import the same.
+# Import paths of the tests, for their subprocesses.
 PATHS = [str((ROOT / path).resolve()) for path in _PYTEST["pythonpath"]]

@@ -22,7 +22,7 @@ def begin(
 
 
 def begin_until(said: str, *words: str, **options: Any) -> subprocess.Popen:
-    """Start Python and wait for the first line that it prints."""
+    """Start Python and check that the first line that it prints is `said`."""
     process = begin(*words, **options)
     assert process.stdout.readline() == f"{said}\n"
     return process

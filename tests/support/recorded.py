@@ -1,4 +1,4 @@
-"""Comparison of parts with numbers recorded from their authors' codes."""
+"""Compare parts with numbers recorded from their authors' code."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Row:
         case: recorded case, `part/case`.
         spec: our aggregator, as wide as the recorded elements.
         names: recorded array for each of our parameters and buffers, or a function of the recorded arrays.
-        of_ours: maps our vectors to the recorded form.
-        unlike: recorded parameters and inputs with other gradients, with the reason.
+        of_ours: function that maps our vectors to the recorded layout.
+        unlike: recorded parameters and inputs whose gradients differ from ours, with the reason.
         training: compare in training mode.
     """
 
@@ -44,7 +44,7 @@ class Row:
 
 
 class Case(Mapping[str, np.ndarray]):
-    """The arrays of a case, and the names of those that were read.
+    """The arrays of a case; records which of them were read.
 
     Args:
         folder: folder of the family.
@@ -90,12 +90,12 @@ def turned(name: str) -> Pick:
 
 
 def layer(ours: str, theirs: str, *, bias: bool = True) -> dict[str, Pick]:
-    """Return the names of a linear map, or a norm."""
+    """Return the names of the weight and bias of a linear map or norm."""
     return {f"{ours}.{kind}": f"{theirs}.{kind}" for kind in ("weight", "bias")[: 1 + bias]}
 
 
 def load(module: nn.Module, names: Mapping[str, Pick], params: Arrays) -> None:
-    """Load the recorded parameters and buffers; every one of the module but batch counts must be recorded."""
+    """Load the recorded parameters and buffers; all of the module's must be recorded, except batch counts."""
     state = module.state_dict()
     own = {name for name in state if name.endswith("num_batches_tracked")}
     assert set(names) == set(state) - own

@@ -1,4 +1,4 @@
-"""Call verbs in this process, and read what `ingest` left."""
+"""Run commands in this process, and read the files that `ingest` wrote."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from polypool.tasks.datasets.corpus import Corpus
 
 
 def exit_code(main: Callable[[], None], *words: object) -> int:
-    """Give a verb a command line in this process and return the code that it ends with."""
+    """Call a command's `main` with a command line in this process; return the exit code."""
     with patch.object(sys, "argv", ["verb", *map(str, words)]):
         try:
             main()
@@ -28,7 +28,7 @@ def exit_code(main: Callable[[], None], *words: object) -> int:
 
 
 def called(verb: str, *words: object) -> tuple[int, str, str]:
-    """Call a verb; return the exit code, standard output and standard error."""
+    """Run a command; return the exit code, standard output and standard error."""
     out, err = io.StringIO(), io.StringIO()
     main = importlib.import_module(f"polypool.pipelines.commands.{verb}").main
     with redirect_stdout(out), redirect_stderr(err):
@@ -37,38 +37,38 @@ def called(verb: str, *words: object) -> tuple[int, str, str]:
 
 
 def run(*arguments: object) -> tuple[int, str, str]:
-    """Call `ingest`, likewise."""
+    """Run `ingest`; return the exit code, standard output and standard error."""
     return called("ingest", *arguments)
 
 
 def ingested(*arguments: object) -> str:
-    """Call `ingest`, which has to succeed; return its standard output."""
+    """Run `ingest`, which must succeed; return its standard output."""
     code, out, err = run(*arguments)
     assert code == 0, err
     return out
 
 
 def corpus_of(out: Path, *arguments: object) -> tuple[str, Corpus, list[tuple[str, str]]]:
-    """Call `ingest` into a folder; return its output, the corpus, and the skipped cases with their reasons."""
+    """Run `ingest` into a folder; return its output, the corpus, and places and reasons of skipped entries."""
     said = ingested(*arguments, "--out", out, "--allow-skipped")
     return said, Corpus.open(out), reasons(out, "corpus.skipped.jsonl")
 
 
 def refused(message: str, *arguments: object, code: int = 2, lines: int | None = None) -> None:
-    """Call `ingest`, which has to end with a code and a message, of so many lines where that is said."""
+    """Assert that `ingest` ends with an exit code and a message, of `lines` lines if given."""
     found, _, err = run(*arguments)
     assert (found, message in err, err.count("\n") if lines else None) == (code, True, lines), err
 
 
 def reasons(folder: Path, name: str = "skipped.jsonl") -> list[tuple[str, str]]:
-    """Return where and why of everything that was skipped."""
+    """Return the place and the reason of everything that was skipped."""
     path = folder / name
     lines = path.read_text().splitlines() if path.exists() else []
     return [(case["where"], case["why"]) for case in map(json.loads, lines)]
 
 
 def sets_of(folder: Path) -> dict[str, np.ndarray]:
-    """Return all sets of a store, after a check of its bytes."""
+    """Verify the checksums of a store and return all its sets."""
     store = FeatureStore.open(folder)
     store.verify()
     return {id: store[row] for row, id in enumerate(store.ids.to_pylist())}

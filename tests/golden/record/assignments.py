@@ -56,7 +56,7 @@ def otke(repository: Repository) -> None:
 
 
 def nextvlad(repository: Repository) -> None:
-    """Record NeXtVLAD, whose TensorFlow is torch here."""
+    """Record NeXtVLAD, with TensorFlow's functions computed by torch."""
     sys.modules["frame_level_models"] = imports_of_youtube8m()
     file = repository.load("nextvlad")
     with repository.part(

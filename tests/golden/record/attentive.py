@@ -1,4 +1,4 @@
-"""Record poolings by transformers' blocks."""
+"""Record poolings by transformer blocks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def set_transformer_pp(repository: Repository) -> None:
 
 
 def self_query(repository: Repository) -> None:
-    """Record adaptive pooling by the set's own query."""
+    """Record adaptive pooling with a query from the set."""
     repository.stand_in("pooling.nn")  # importing the package itself registers its environments
     sys.modules["pooling.nn.attention"] = repository.load("nn.attention")
     kind = repository.load("nn.pool").AdaPool
@@ -44,7 +44,7 @@ def self_query(repository: Repository) -> None:
 def transmil(repository: Repository) -> None:
     """Record TransMIL, whose attention is exact with as many landmarks as elements.
 
-    Its pseudoinverse needs float64 and many iterations for that.
+    For this, its pseudoinverse needs float64 and many iterations.
     """
     file = repository.load("TransMIL")
     with repository.part("transmil", "models/TransMIL.py", "TransMIL") as part:

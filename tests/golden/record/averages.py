@@ -1,4 +1,4 @@
-"""Record aggregators that weigh elements and add them up."""
+"""Record aggregators that are weighted sums of elements."""
 
 from __future__ import annotations
 

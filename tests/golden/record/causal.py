@@ -28,7 +28,7 @@ def sentence_pooling(repository: Repository) -> None:
 
 def latent_attention(repository: Repository) -> None:
     """Record the pooling of NV-Embed."""
-    package = repository.root.name  # what the file imports from its neighbours, it imports from a package
+    package = repository.root.name  # the file has relative imports, so it needs a package
     without = ("datasets", f"{package}.configuration_nvembed")
     file = repository.load(f"{package}.modeling_nvembed", without=without)
     with repository.part("latent_attention", "modeling_nvembed.py", "LatentAttentionModel") as part:
@@ -52,7 +52,7 @@ def main() -> None:
         "UKPLab/sentence-transformers", "Apache-2.0", under="sentence_transformers/models"
     ) as repository:
         sentence_pooling(repository)
-    # a copy of the file of nvidia/NV-Embed-v2 on Hugging Face's hub
+    # has a copy of the file of nvidia/NV-Embed-v2 on the Hugging Face hub
     name = "The-X-School/Filtering-Techniques"
     with family.repository(name, "CC-BY-NC-4.0", under="..") as repository:
         latent_attention(repository)

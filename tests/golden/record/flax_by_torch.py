@@ -1,4 +1,4 @@
-"""The few names of Flax and JAX that a recorded code uses, computed by torch, with layers from outside."""
+"""The few names of Flax and JAX that recorded code uses, computed by torch; the caller gives the layers."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ class Module:
 
 
 def dropout(**_: Any) -> Callable[..., Tensor]:
-    """Return what drops nothing, as at evaluation."""
+    """Return a dropout that drops nothing, as at evaluation."""
     return lambda x, deterministic: x
 
 
 def give(layers: Iterator[nn.Module]) -> None:
-    """Fill in what stands in for Flax and JAX.
+    """Fill the empty packages that replace Flax and JAX.
 
     Args:
-        layers: those with parameters, in the order in which the code asks for them.
+        layers: layers with parameters, in the order in which the code creates them.
     """
     linen, numpy = sys.modules["flax.linen"], sys.modules["jax.numpy"]
     vars(linen).update(

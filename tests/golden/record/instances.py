@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 def clam(repository: Repository) -> None:
-    """Record CLAM's gated attention, and that without a gate."""
+    """Record CLAM's attention with and without a gate."""
     file = repository.load("model_clam")
     with repository.part("abmilp_clam", "models/model_clam.py", "CLAM_SB behind its first layer") as part:
         for name, gate in (("gated", True), ("plain", False)):
@@ -50,7 +50,7 @@ def dsmil(repository: Repository) -> None:
 
 
 def acmil(repository: Repository) -> None:
-    """Record the bag's features of ACMIL."""
+    """Record the bag features of ACMIL."""
     file = repository.load("architecture.transformer", without=("einops",))
     with repository.part("acmil", "architecture/transformer.py", "ACMIL_GA.forward_feature") as part:
         sizes = SimpleNamespace(D_feat=8, D_inner=8, n_class=2, n_token=3)

@@ -11,7 +11,7 @@ from torch.nn.functional import normalize
 
 
 def drl(repository: Repository) -> None:
-    """Record the weighted token interaction of DRL, whose elements are of unit length before they are weighed, too."""
+    """Record DRL's weighted token interaction; its weights, too, are computed from normalised elements."""
     kind = repository.load("tvr.models.modeling", without=("ftfy", "regex", "cv2")).DRL
     with repository.part("wti", "tvr/models/modeling.py", "wti_interaction, transposed") as part:
         for layers in (1, 2, 3):
@@ -45,7 +45,7 @@ def drl(repository: Repository) -> None:
 
 
 def video_colbert(repository: Repository) -> None:
-    """Record the levels of a video, their similarities with texts, and the loss, of a third party's Video-ColBERT."""
+    """Record a third party's Video-ColBERT: the levels of a video, their similarities with texts, and the loss."""
     file = repository.load("tvr.models.modeling", without=("ftfy", "regex"))
     model = file.VideoColBERT.__new__(file.VideoColBERT)
     nn.Module.__init__(model)

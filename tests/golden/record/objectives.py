@@ -1,4 +1,4 @@
-"""Record losses, similarities and regularisers, which see the scores or the embeddings of a batch."""
+"""Record losses, similarities and regularisers, which take the scores or the embeddings of a batch."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def pvse(repository: Repository) -> None:
 
 
 def colbert(repository: Repository) -> None:
-    """Record ColBERT's late interaction, from either side."""
+    """Record ColBERT's late interaction, in both directions."""
     without = ("ujson", "git", "faiss", "colbert.modeling.base_colbert", "colbert.search.strided_tensor")
     score = repository.load("colbert.modeling.colbert", without=without).colbert_score
     config = SimpleNamespace(total_visible_gpus=0, interaction="colbert")

@@ -108,7 +108,7 @@ def qformer(repository: Repository) -> None:
         module.norm = nn.LayerNorm(12, eps=config.layer_norm_eps)
         module.layers = nn.ModuleList(file.BertLayer(config, i) for i in range(2))
         for layer in module.layers:
-            del layer.intermediate, layer.output  # those of the text
+            del layer.intermediate, layer.output  # used only for texts
 
         def call(x: Tensor, mask: Tensor) -> Tensor:
             hidden = module.norm(module["queries"]).expand(len(x), -1, -1)

@@ -1,4 +1,4 @@
-"""Record aggregators that weigh ranks in slices of the space."""
+"""Record aggregators that weight ranks in slices (projections) of the space."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def pswe(repository: Repository) -> None:
     """Record pooling by sliced-Wasserstein embedding."""
     file = repository.load("pswe")
     untaped = SimpleNamespace(save_for_backward=lambda *tensors: None)
-    file.Interp1d = lambda: partial(Interp1d.forward, untaped)  # what its own backward goes through again
+    file.Interp1d = lambda: partial(Interp1d.forward, untaped)  # autograd instead of its custom backward
     with repository.part("pswe", "pswe.py", "PSWE") as part:
         for name, points in (("fewer", 4), ("as_many", 7), ("more", 12)):
             module = file.PSWE(8, points, 8)

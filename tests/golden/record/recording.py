@@ -120,14 +120,14 @@ class Part:
         self.cases: dict[str, str] = {}
         seed = zlib.crc32(name.encode())
         self.draw = torch.Generator().manual_seed(seed)
-        torch.manual_seed(seed)  # what the authors' codes start from
+        torch.manual_seed(seed)  # for the authors' initialisation
 
     def normal(self, *shape: int) -> Tensor:
         """Return standard normal numbers."""
         return torch.randn(shape, generator=self.draw)
 
     def sets(self, *sizes: int, dim: int) -> tuple[Tensor, Tensor]:
-        """Return elements `(B, N, D)`, pads included, and the mask `(B, N)` of the first ones of each set."""
+        """Return elements `(B, N, D)`, pads included, and the mask `(B, N)` of real ones, which come first."""
         mask_BN = torch.arange(max(sizes)) < torch.tensor(sizes)[:, None]
         return self.normal(len(sizes), max(sizes), dim), mask_BN
 
@@ -142,10 +142,10 @@ class Part:
         still: tuple[str, ...] = (),
         **inputs: Tensor,
     ) -> None:
-        """Record the output of `call(**inputs)`, and the gradients of its sum times `cot` in inputs and parameters.
+        """Record the output of `call(**inputs)`, and the gradients of the sum of output times `cot`.
 
-        Noise is added to parameters and running statistics first, because many start at special values, except to
-        `still` ones.
+        Gradients are taken for floating-point inputs and parameters. First, noise is added to parameters and running
+        statistics, except to `still` ones, because many start at special values.
         """
         every = {} if module is None else dict(module.named_parameters())
         params = {key: tensor for key, tensor in every.items() if tensor.requires_grad}

@@ -1,4 +1,4 @@
-"""Record aggregators in which elements meet each other, or a text."""
+"""Record aggregators that relate elements to each other or to a text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.nn.functional import normalize
 
 
 def vsrn(repository: Repository) -> None:
-    """Record VSRN's layers and GRU, between norms of elements."""
+    """Record VSRN's layers and GRU, with elements normalised before and after the layers."""
     kind = repository.load("GCN_lib.Rs_GCN").Rs_GCN
     with repository.part("gcn", "GCN_lib/Rs_GCN.py", "Rs_GCN without batch norm") as part:
         module = nn.ModuleList(kind(8, 8, bn_layer=False) for _ in range(2))
@@ -90,7 +90,7 @@ def clip4clip(repository: Repository) -> None:
 
 
 def xpool(repository: Repository) -> None:
-    """Record X-Pool and the poolings by text that it is compared with."""
+    """Record X-Pool and the text-conditioned poolings that it is compared with."""
     transformer = repository.load("modules.transformer")
     settings = {"embed_dim": 8, "transformer_dropout": 0.0}
     with repository.part("xpool", "modules/transformer.py", "Transformer") as part:
@@ -106,7 +106,7 @@ def xpool(repository: Repository) -> None:
 
 
 def by_text(part: Part, module: nn.Module) -> None:
-    """Record a pooling by text; texts and elements have unit length first, as its code expects."""
+    """Record a text-conditioned pooling; texts and elements are normalised first, as its code expects."""
 
     def call(x: Tensor, text: Tensor) -> Tensor:
         return module(normalize(text, dim=-1), normalize(x, dim=-1))

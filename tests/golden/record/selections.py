@@ -60,7 +60,7 @@ def probabilistic(repository: Repository) -> None:
 
 
 def tokenlearner(repository: Repository) -> None:
-    """Record TokenLearner, whose Flax is torch here."""
+    """Record TokenLearner, with Flax's functions computed by torch."""
     module = nn.ModuleList([nn.LayerNorm(8, eps=1e-6), nn.Linear(8, 5), nn.Linear(5, 3)])
     scenic = [
         f"scenic.{name}"

@@ -1,4 +1,4 @@
-"""The few functions of TensorFlow 1 that recorded codes call, computed by torch, with variables from a torch module."""
+"""The few functions of TensorFlow 1 that recorded code calls, computed by torch, with variables from a torch module."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 
 def tensorflow(module: nn.Module, layers: Sequence[nn.Module]) -> SimpleNamespace:
-    """Return `tf`, whose variables are the module's parameters of these names.
+    """Return `tf`, whose variables are the parameters of `module` with the same names.
 
     Args:
-        module: likewise; its batch norms have the names of their scopes.
-        layers: linear ones, in the order in which the code asks for them.
+        module: has the variables, and batch norms named after their scopes.
+        layers: linear layers, in the order in which the code creates them.
     """
     asked = iter(layers)
 

@@ -1,4 +1,4 @@
-"""Services of tiny models in this process: their applications, and pages behind a server."""
+"""Services of tiny models in this process, and servers of their search pages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from polypool.tasks.run import Run
 
 @pytest.fixture(scope="session")
 def of_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Service]:
-    """Makes the service of an exported run."""
+    """Return a function that exports a run and returns its service."""
 
     def make(run: Run, **settings: object) -> Service:
         folder = export_run(run, tmp_path_factory.mktemp("exported"))
@@ -27,7 +27,7 @@ def of_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Service]:
 
 @pytest.fixture(scope="session")
 def pictures_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A run on features that a backbone at hand makes of any image."""
+    """A run whose features can be computed for any image."""
     return with_pictures(tmp_path_factory.mktemp("pictures"), train=8, val=4, test=12)
 
 
@@ -38,7 +38,7 @@ def pictures(pictures_run: Run, of_run: Callable[..., Service]) -> Service:
 
 @pytest.fixture(scope="session")
 def words_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A run on features that nothing here makes of an image."""
+    """A run whose features cannot be computed for new images."""
     return make_corpus(tmp_path_factory.mktemp("words"))
 
 
@@ -49,7 +49,7 @@ def questions(tmp_path_factory: pytest.TempPathFactory, of_run: Callable[..., Se
 
 @pytest.fixture(scope="module")
 def page(pictures_run: Run):
-    """A served page of pictures."""
+    """The served search page of `pictures_run`."""
     with serving(untrained(pictures_run)) as server:
         yield server
 

@@ -1,4 +1,4 @@
-"""Small models that look at every pair, and a batch of theirs."""
+"""Small models that encode every pair jointly, and batches for them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MODELS = [
 
 
 def model_of(cross: str, aggregator: str, **changes) -> PairEncoder:
-    """A small model in float64, with weights that do not depend on the default precision."""
+    """Return a small model in float64; its weights do not depend on the default dtype."""
     torch.manual_seed(0)
     visual, text = Regions({"dim": 6}, width=8), BiGRU({"words": WORDS}, width=8, embedding=4)
     run = toy_run(cross=cross, aggregator=aggregator, **changes)
@@ -28,7 +28,7 @@ def model_of(cross: str, aggregator: str, **changes) -> PairEncoder:
 
 
 def batch_of(*index: int) -> dict[str, torch.Tensor]:
-    """Samples of the toy task; from the twentieth on, captions are cut, so that they differ in length."""
+    """Return samples of the toy task; captions from index 20 on are cut, so that lengths differ."""
     batch = ToyData().batch(np.array(index), seed=1, epoch=0)
     batch["text_mask"][torch.tensor(index) >= 20, 3:] = False
     longest = int(batch["text_mask"].sum(dim=1).max())

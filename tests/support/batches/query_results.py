@@ -16,7 +16,7 @@ def retrieval(
 ):
     """Return the queries and metrics of a made-up retrieval run; items have between 1 and `captions` captions.
 
-    Every third query's right answer has the same score as two wrong ones.
+    In every third query the right answer ties with two wrong ones.
     """
     rng = np.random.default_rng(seed)
     letter, owner_T = modality[0], np.repeat(np.arange(items), 1 + np.arange(items) % captions)
@@ -39,7 +39,7 @@ def retrieval(
 
 
 def renamed(queries: Queries, ids: np.ndarray) -> Queries:
-    """Return the queries with other ids of images."""
+    """Return the queries with other image ids."""
     old = queries.arrays["image_id"]
     new = dict(zip(old.tolist(), ids.tolist(), strict=True))
     captions = np.array([new[id] for id in queries.arrays["caption_image_id"].tolist()])
@@ -49,7 +49,7 @@ def renamed(queries: Queries, ids: np.ndarray) -> Queries:
 
 
 def answers(questions: int = 50, *, seed: int = 0):
-    """Return the queries and the accuracy of a made-up run about images with five questions each."""
+    """Return the queries and the accuracy of a made-up VQA run with five questions per image."""
     accuracy_Q = np.random.default_rng(seed).choice([0, 0.3, 0.6, 0.9, 1], questions)
     arrays = {
         "question_id": np.arange(questions).astype(str),

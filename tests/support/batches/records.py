@@ -20,13 +20,13 @@ VQA = {"task": "vqa", "dataset": "daquar", "recipe": "daquar", "protocol": "vqa"
 VIDEO = {"task": "video_text", "dataset": "msrvtt", "recipe": "msrvtt", "protocol": "distinct"}
 
 DESCRIPTIONS: dict[str, bytes] = {}
-"""Descriptions of metrics by the tag of their runs."""
+"""Metric descriptions by the digest in a run's tag."""
 RETRIEVAL = retrieval_records(("i2t", "t2i"), dict.fromkeys(SIX, 0.5) | {"rsum": 3.2})
 ANSWERS = (replace(ACCURACY, chance=20.0), replace(ACCURACY, name="number"))
 
 
 def described(metrics: Mapping[str, float]) -> dict[str, Sequence[Metric]]:
-    """Return the records of the protocols of retrieval and of answers that were scored, as their tasks write them."""
+    """Return the metric records of the scored retrieval and VQA protocols, as their tasks write them."""
     of = {"rsum": RETRIEVAL, "accuracy": ANSWERS}
     scored = [name.rpartition("/") for name in metrics]
     return {protocol: of[name] for protocol, _, name in scored if name in of}
@@ -79,7 +79,7 @@ def vqa(aggregator: str, seed: int, accuracy: float, **more) -> RunRecord:
 
 
 def begun(made: RunRecord, home: Path) -> Tracker:
-    """Begin to record a run as another one was."""
+    """Start tracking a run with the name, tags, parameters and metric descriptions of `made`."""
     described = {"name": made.name, "tags": made.tags, "params": made.params}
     tracker = Tracker.start("polypool", uri=tracking_uri(home), home=home, **described)
     for tag, digest in made.tags.items():
@@ -89,7 +89,7 @@ def begun(made: RunRecord, home: Path) -> Tracker:
 
 
 def read(run: RunRecord, name: str) -> bytes:
-    """Return the description of the metrics of a protocol, from the digest in the run's tag."""
+    """Return a protocol's metric description by the digest in the run's tag."""
     return DESCRIPTIONS[run.tags[name.replace("/", ".").removesuffix(".json")]]
 
 
@@ -102,7 +102,7 @@ def grid(*runs: RunRecord) -> CrossTaskTable:
 
 
 def three_tasks() -> list[RunRecord]:
-    """Three aggregators on three tasks, over two seeds; chance is an RSUM of 3.2 and an accuracy of 20."""
+    """Return runs of three aggregators on three tasks with two seeds; chance: RSUM 3.2, accuracy 20."""
     table = {"mean": (60.0, 90.0, 40.0), "max": (50.0, 96.0, 40.0), "gpo": (70.0, 120.0, 30.0)}
     runs = []
     for name, (image, video, answer) in table.items():

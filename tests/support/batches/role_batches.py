@@ -1,4 +1,4 @@
-"""Parts, videos and captions with graphs for the tests of HGR."""
+"""Inputs for tests of HGR: model parts, videos, and captions with role graphs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ VERBS, NOUNS, FEATURES, WORDS = 2, 3, 5, 12
 
 
 class MadeUpParts:
-    """The methods of `polypool.tasks.models.parts.Parts`."""
+    """Stand-in for `polypool.tasks.models.parts.Parts`."""
 
     def __init__(self, *, width: int = 8, aggregator: str = "attention", text_width: int = 0) -> None:
         self.width, self.aggregator, self.text_width = width, aggregator, text_width or width
@@ -69,7 +69,7 @@ def video(number: int) -> Tensor:
 
 
 def caption(number: int) -> dict[str, Tensor]:
-    """Return a caption of 3 to 7 words, with up to all slots used and one that is not used between others."""
+    """Return a caption of 3 to 7 words; one slot, which depends on `number`, is unused, the others are random."""
     generator = torch.Generator().manual_seed(2000 + number)
     size, slots = 3 + number % 5, VERBS + NOUNS
     span_PL = torch.rand(slots, size, generator=generator) < 0.4
@@ -82,7 +82,7 @@ def caption(number: int) -> dict[str, Tensor]:
 
 
 def videos_of(numbers: Sequence[int], *, dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:
-    """Return the videos' part of a batch, padded with large numbers."""
+    """Return the video part of a batch, padded with large numbers."""
     frames = [video(number) for number in numbers]
     mask_BN = pad_sequence([torch.ones(len(x), dtype=torch.bool) for x in frames], batch_first=True)
     visual = pad_sequence(frames, batch_first=True, padding_value=1e3).to(dtype)
@@ -90,7 +90,7 @@ def videos_of(numbers: Sequence[int], *, dtype: torch.dtype = torch.float64) -> 
 
 
 def captions_of(numbers: Sequence[int]) -> dict[str, Tensor]:
-    """Return the captions' part of a batch."""
+    """Return the caption part of a batch."""
     captions = [caption(number) for number in numbers]
     longest = max(len(one["text"]) for one in captions)
     spans = [torch.nn.functional.pad(one["text_spans"], (0, longest - len(one["text"]))) for one in captions]
@@ -110,7 +110,7 @@ def batch_of(numbers: Sequence[int], *, dtype: torch.dtype = torch.float64) -> d
 
 
 def dealt(make: Any, count: int, size: int) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
-    """Yield all samples in parts, each worker its share, as `polypool.tasks.inputs.pairs` deals them."""
+    """Yield this worker's batches of all samples, distributed as in `polypool.tasks.inputs.pairs`."""
     parts = torch.arange(count).split(size)
     for turn in range(-(-len(parts) // world())):
         number_B = parts[(turn * world() + rank()) % len(parts)]

@@ -1,4 +1,4 @@
-"""Scores of batches in which an item comes twice, or has several captions."""
+"""Scores of batches with repeated items or several captions per item."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 from polypool.tasks.objectives.objective import batch_positives
 
-# the items of the rows, and the row of each caption; the last has nothing but positives
+# the item of each row, and the row of each caption; in the last batch all pairs are positives
 BATCHES = {
     "pairs": ([5, 7, 2, 7, 9, 1], [0, 1, 2, 3, 4, 5]),
     "items": ([4, 1, 6, 8], [0, 0, 1, 2, 2, 2, 3, 3]),
@@ -16,7 +16,7 @@ BATCHES = {
 
 
 def batch(name: str) -> tuple[Tensor, Tensor, Tensor]:
-    """Return float64 scores from -0.4 to 0.4, with higher ones for pairs; rows of captions; and positives."""
+    """Return float64 scores (-0.4 to 0.4, higher for the matches of `pairs`), rows of captions, and positives."""
     item_V, row_T = (torch.tensor(numbers) for numbers in BATCHES[name])
     size = len(item_V), len(row_T)
     sim_VT = 0.8 * torch.rand(size, generator=torch.Generator().manual_seed(0), dtype=torch.float64) - 0.4
@@ -26,6 +26,6 @@ def batch(name: str) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def pairs(size: int) -> tuple[Tensor, Tensor]:
-    """Return the rows and the positives of a batch of pairs, each of another item."""
+    """Return the rows and the positives of a batch of pairs of distinct items."""
     row_T = torch.arange(size)
     return row_T, batch_positives(10 + row_T, row_T)

@@ -25,14 +25,14 @@ from polypool.tasks.similarities.similarity import Cosine
 
 
 class Summing(Mean):
-    """Forgets the mask."""
+    """Ignores the mask."""
 
     def forward(self, x_BND, mask_BN):
         return Pooled(x_BND.sum(dim=1))
 
 
 class Unbuilt(Mean):
-    """Cannot be made."""
+    """Fails in its constructor."""
 
     def __init__(self, dim):
         super().__init__(dim)
@@ -40,14 +40,14 @@ class Unbuilt(Mean):
 
 
 class Exits(Mean):
-    """Ends the program when it pools."""
+    """Exits the program in `forward`."""
 
     def forward(self, x_BND, mask_BN):
         raise SystemExit(3)
 
 
 class Padded(Grid):
-    """Centres over the padded set."""
+    """Subtracts a mean that includes the pads."""
 
     def forward(self, x_BNF, mask_BN):
         x_BND, mask_BN = super().forward(x_BNF, mask_BN)
@@ -55,7 +55,7 @@ class Padded(Grid):
 
 
 class Halfway(Grid):
-    """Maps half of its inputs."""
+    """Halves the inputs in `before_affine`, but not in `forward`."""
 
     def forward(self, x_BNF, mask_BN):
         return super().forward(x_BNF, mask_BN)
@@ -65,7 +65,7 @@ class Halfway(Grid):
 
 
 class Mates(BiGRU):
-    """Adds the batch's mean, and has a weight that nothing reads."""
+    """Adds the batch's mean, and has an unused weight."""
 
     def __init__(self, assets, *, width: int = 8):
         super().__init__(assets, width=width, embedding=8)
@@ -95,7 +95,7 @@ class Backwards(InfoNCE):
 
 
 class HiddenLayers(Cosine):
-    """Keeps its layers in a list."""
+    """Keeps its layers in a plain list, where torch does not find them."""
 
     def __init__(self):
         super().__init__()
@@ -106,7 +106,7 @@ class HiddenLayers(Cosine):
 
 
 class LateWeight(InfoNCE):
-    """Reads its weight in later epochs alone."""
+    """Uses its weight only after epoch 1."""
 
     def __init__(self):
         super().__init__()
@@ -117,7 +117,7 @@ class LateWeight(InfoNCE):
 
 
 class IdleTerm(MMD):
-    """Has a weight that nothing reads."""
+    """Has an unused weight."""
 
     def __init__(self, *, weight=1.0):
         super().__init__(weight=weight)
@@ -125,7 +125,7 @@ class IdleTerm(MMD):
 
 
 class Rolling(template_task.Labelled):
-    """Draws from a generator that goes on."""
+    """Draws noise from a shared generator instead of seed and epoch."""
 
     rng = np.random.default_rng(0)
 
@@ -136,7 +136,7 @@ class Rolling(template_task.Labelled):
 
 
 class Task(template_task.CaptionWord):
-    """The template with something changed for the worse."""
+    """The template task; subclasses break it."""
 
     def data(self, split):
         data = super().data(split)
@@ -178,7 +178,7 @@ class Nameless(Task):
 
 
 class Changed(Task):
-    """Says something else of its evaluation."""
+    """Returns a changed evaluation."""
 
     def evaluate(self, model, split, protocol):
         return self.changed(super().evaluate(model, split, protocol))
@@ -195,7 +195,7 @@ class Unnoted(Changed):
 
 
 class Inverted(Changed):
-    """A share of wrong words, with the best value of right ones."""
+    """Lower is better, but the best value (100) is worse than chance (1)."""
 
     primary = Metric(name="word_recall", higher_is_better=False, best=100.0)
 
@@ -210,7 +210,7 @@ class Hungry(Task):
 
 
 class Flipped(Task):
-    """Evaluates other scores than it returns."""
+    """Returns the negative of the scores that it evaluates."""
 
     def scorer(self, model, split):
         score = super().scorer(model, split)
@@ -229,7 +229,7 @@ class Whole(Task):
 
 
 class Unnamed(Task, Searchable):
-    """Declares a missing ability."""
+    """Declares an ability that it does not have."""
 
     def text_inputs(self, texts):
         return Captions(texts, ())
@@ -239,14 +239,14 @@ class Unnamed(Task, Searchable):
 
 
 class Forgetful(ImageText):
-    """Reads the last word of a text that comes alone."""
+    """Reads only the last word of a text in a batch of one."""
 
     def text_inputs(self, texts):
         return super().text_inputs(texts if len(texts) > 1 else [texts[0].split()[-1]])
 
 
 class Underived:
-    """Has all that a task has, and derives from nothing."""
+    """Has the methods of a task, but not its base class."""
 
     __init__ = template_task.CaptionWord.__init__
     _prepare, _word = template_task.CaptionWord._prepare, template_task.CaptionWord._word

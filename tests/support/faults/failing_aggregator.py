@@ -12,21 +12,21 @@ from polypool.infra.errors import InputError
 
 
 class Failing(Mean):
-    """Can be built, and no more."""
+    """Fails in `forward`."""
 
     def forward(self, *args: Tensor, **named: Tensor) -> Pooled:
         raise ArithmeticError("nothing adds up")
 
 
 class Refusing(Mean):
-    """Finds its input wrong."""
+    """Raises an `InputError` in `forward`."""
 
     def forward(self, *args: Tensor, **named: Tensor) -> Pooled:
         raise InputError("the moon is in the wrong phase: wait a week")
 
 
 class Blind(Mean):
-    """Sees nothing, so that all embeddings are the same; slowly, so that it can be stopped on its way."""
+    """Returns the same embedding for all inputs; sleeps in training, so that a run can be stopped midway."""
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
         """Return ones that still have a gradient."""

@@ -1,4 +1,4 @@
-"""An objective that ends its worker, named by tests as `faulty:KilledOften`."""
+"""Objectives that kill or stop processes in training, named by tests as `faulty:KilledOften`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from polypool.tasks.objectives.infonce import InfoNCE
 
 
 class KilledOften(InfoNCE):
-    """Ends its process without a word when so many epochs are trained, once for each marker."""
+    """Sends SIGKILL to its own process at each of `epochs`, once for each file in `markers`."""
 
     def __init__(self, *, markers: list[str], epochs: list[float]) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class KilledOften(InfoNCE):
 
 
 class StoppedOnce(InfoNCE):
-    """Sends a process SIGTERM after some epochs, the first time only, and waits until a run is asked to stop."""
+    """Sends SIGTERM to `process` at `epoch`, once, and waits until a run's folder has the file `stop`."""
 
     def __init__(self, *, runs: str, epoch: float, process: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Annotations of published forms, small: Karpathy's, MSR-VTT's, MSVD's, VATEX's, DiDeMo's, ActivityNet's and HGR's."""
+"""Small annotation files in the formats of Karpathy, MSR-VTT, MSVD, VATEX, DiDeMo, ActivityNet and HGR."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def write_paragraphs(folder: Path, **splits: object) -> tuple[object, ...]:
 
 
 def write_hgr(folder: Path, names: dict[str, list[str]] = HGR_NAMES, **captions: object) -> tuple[Path, Path]:
-    """Write `ref_captions.json`, two sentences a video but for those given, and `public_split`; return both paths."""
+    """Write `ref_captions.json` (two sentences per video unless given) and `public_split`; return both paths."""
     (folder / "public_split").mkdir(exist_ok=True)
     for split, listed in names.items():
         np.save(folder / "public_split" / f"{split}_names.npy", np.array(listed))

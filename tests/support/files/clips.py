@@ -1,4 +1,4 @@
-"""Synthetic clips: pixels that tell frames apart, in files of many kinds, good and bad."""
+"""Synthetic clips with distinct frames, in valid and damaged files of many formats."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def decoded(path: Path, **how) -> np.ndarray:
 
 
 def pictures(count: int, *, seed: int = 0) -> np.ndarray:
-    """Return frames `(T, H, W, 3)`: coloured patches that no two frames share."""
+    """Return frames `(T, H, W, 3)`: coloured patches, different in each frame."""
     rng = np.random.default_rng(seed)
     patches = rng.integers(0, 256, (count, HEIGHT // 16, WIDTH // 16, 3), np.uint8)
     return patches.repeat(16, axis=1).repeat(16, axis=2)
 
 
 def panned(count: int) -> np.ndarray:
-    """Return frames `(T, H, W, 3)` of a picture that moves, so that coded frames build on each other."""
+    """Return frames `(T, H, W, 3)` of a moving picture, so that encoded frames depend on each other."""
     land = pictures(1)[0].astype(int)
     moved = np.stack([np.roll(land, 3 * n, axis=1) + n % 7 for n in range(count)])
     return moved.clip(0, 255).astype(np.uint8)
@@ -59,17 +59,17 @@ def write_clip(
     pan: bool = False,
     times: Iterable[int] | None = None,
 ) -> Path:
-    """Write a clip of `count` frames, a key frame among every twelve.
+    """Write a clip of `count` frames, with a key frame every 12 frames.
 
     Args:
         path: its suffix names the container.
-        count: frames.
+        count: number of frames.
         codec: an encoder of libavcodec.
-        seed: of the pictures.
-        index_first: put the index of an MP4 before its frames, so that a file that was cut off can be opened.
-        scale: how many pixels of the clip a side of a picture's pixel takes.
-        pan: show a picture that moves.
-        times: of the frames, in eighths of a second; an AVI file has an empty chunk for each that is left out.
+        seed: random seed of the pictures.
+        index_first: put the index of an MP4 before its frames, so that a truncated file can be opened.
+        scale: enlarge each pixel to `scale` x `scale` pixels.
+        pan: show a moving picture.
+        times: timestamps of the frames, in eighths of a second; an AVI file has an empty chunk for each gap.
     """
     options = {"movflags": "faststart"} if index_first else {}
     with av.open(str(path), "w", options=options) as container:
@@ -98,7 +98,7 @@ def write_sound(path: Path) -> Path:
 
 
 def turned(clip: Path, path: Path) -> Path:
-    """Copy an MP4 and have its header ask for a quarter turn, as of a telephone that was held upright."""
+    """Copy an MP4 with a rotation by 90 degrees in its header, as from a phone held upright."""
     data = bytearray(clip.read_bytes())
     matrix = data.index(b"tkhd") + 4 + 40  # version, times, ids, duration, layer, volume
     one = 1 << 16
@@ -108,7 +108,7 @@ def turned(clip: Path, path: Path) -> Path:
 
 
 def headless(clip: Path, path: Path) -> Path:
-    """Copy a clip without its first frame, on which the eleven that follow build."""
+    """Copy a clip without its first frame, on which the next eleven depend."""
     with av.open(str(clip)) as source, av.open(str(path), "w") as target:
         stream = source.streams.video[0]
         packets = [packet for packet in source.demux(stream) if packet.size]
@@ -120,14 +120,14 @@ def headless(clip: Path, path: Path) -> Path:
 
 
 def remuxed(clip: Path, path: Path, *, keys: bool = False, shift: int = 0, hide: int | None = None) -> Path:
-    """Copy the frames of a clip into another file, coded as they are.
+    """Copy the encoded frames of a clip into another file.
 
     Args:
-        clip: of 8 frames a second.
+        clip: a clip of 8 frames per second.
         path: its suffix names the container.
-        keys: say of each frame that decoding can begin there, which is not so.
-        shift: let the clip begin so many frames before it is to be shown.
-        hide: a frame of VP8 that others build on and nobody sees.
+        keys: wrongly mark every frame as a key frame.
+        shift: subtract this many frames from all timestamps, so that the first ones precede the start.
+        hide: number of a VP8 frame to mark as not shown, though others depend on it.
     """
     with (
         av.open(str(clip)) as source,
@@ -150,7 +150,7 @@ def remuxed(clip: Path, path: Path, *, keys: bool = False, shift: int = 0, hide:
 
 
 def write_lists(folder: Path, clip: Path) -> list[Path]:
-    """Write files that are called videos and name another one: a playlist, a script, a manifest, an address."""
+    """Write files that refer to a video instead of containing one: playlists, a script, a manifest, an SDP file."""
     texts = {
         "hls.mp4": f"#EXTM3U\n#EXT-X-TARGETDURATION:10\n#EXTINF:10,\n{clip}\n#EXT-X-ENDLIST\n",
         "list.m3u8": f"#EXTM3U\n#EXT-X-TARGETDURATION:10\n#EXTINF:10,\n{clip.name}\n#EXT-X-ENDLIST\n",
@@ -168,7 +168,7 @@ def write_lists(folder: Path, clip: Path) -> list[Path]:
 
 
 def write_bad(folder: Path) -> dict[str, str]:
-    """Write one file of every bad kind; return their names, and words of the reason that each should get."""
+    """Write one bad file of every kind; return their names, each with a part of the expected reason."""
     whole = write_clip(folder / "whole.mp4", 60, index_first=True).read_bytes()
     (folder / "empty.mp4").touch()
     (folder / "text.mp4").write_text("<html>404</html>")
@@ -218,7 +218,7 @@ class Whole(Backbone):
 
 
 class Uneven(Backbone):
-    """A backbone that finds one to three things in an image, as a detector does."""
+    """A backbone that returns one to three vectors per image, as a detector does."""
 
     dim = 1
 

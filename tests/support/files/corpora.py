@@ -1,4 +1,4 @@
-"""Small corpora on disk, made the way ingest and extract make them."""
+"""Small corpora on disk, as `ingest` and `extract` write them."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ NOUNS = ["dog", "cat", "car", "tree", "boat", "bird", "house", "horse"]
 
 
 def _write_features(folder: Path, splits: list[str], *, nouns: int, dim: int, seed: int) -> list[list[str]]:
-    """Write a store of images that show two nouns each, and return so many nouns of each image, the two first.
+    """Write a store of images of two nouns each; return `nouns` nouns per image, the shown ones first.
 
-    Every noun is a fixed direction, and an image's set holds both with noise.
+    Every noun is a fixed direction; an image's set contains both directions, with noise.
     """
     rng = np.random.default_rng(seed)
     look, chosen = rng.normal(size=(len(NOUNS), dim)), []
@@ -44,7 +44,7 @@ def captions_about(a: str, b: str) -> tuple[str, ...]:
 
 
 def write_role_graphs(file: Path, captions: Iterable[str]) -> None:
-    """Write a file in the form of HGR's release: the second word of each caption is a verb of the first and fourth."""
+    """Write role graphs in HGR's format: a caption's second word is the verb, the first and fourth its arguments."""
     nodes = {
         str(id): {"role": role, "spans": [word]}
         for id, (role, word) in enumerate([("V", 1), ("ARG0", 0), ("ARG1", 3)], start=1)
@@ -55,7 +55,7 @@ def write_role_graphs(file: Path, captions: Iterable[str]) -> None:
 
 @cache
 def role_graphs() -> str:
-    """Return a file, deleted at the end, with the role graphs of all captions of `make_corpus`."""
+    """Return a file, deleted at exit, with the role graphs of all captions of `make_corpus`."""
     file = tempfile.NamedTemporaryFile(suffix=".json", delete=False)  # noqa: SIM115
     pairs = itertools.permutations(NOUNS, 2)
     write_role_graphs(Path(file.name), [text for a, b in pairs for text in captions_about(a, b)])
@@ -80,7 +80,7 @@ def make_corpus(
 ) -> Run:
     """Write a corpus whose images show what their captions name, and return a run on it.
 
-    Where a folder is given, item i is said to be the picture `i.png` in it.
+    If `images` is given, the corpus names `i.png` in that folder as the picture of item i.
     """
     splits = ["train"] * train + ["val"] * val + ["test"] * test
     items = []
@@ -112,7 +112,7 @@ def make_corpus(
 
 
 def _asked(shown: str, beside: str, absent: str, *, there: bool) -> list[tuple[str, dict[str, Any]]]:
-    """Return three questions about an image of two nouns, with what people said of each."""
+    """Return three questions about an image of two nouns, with their annotated answers."""
     noun, right, wrong = (shown, "yes", "no") if there else (absent, "no", "yes")
     asked = (
         (f"What is beside the {shown}?", "what is", "other", beside, absent),
@@ -139,7 +139,7 @@ def make_questions(
     """Write a corpus of questions about images that show two nouns, as `make_corpus` does, and return a run on it.
 
     Each image has three questions: the other noun, the number of things, and whether a noun is shown; nine of
-    ten people agree. `test-dev` has the questions of so many images, without answers.
+    ten people agree. `test-dev` has the questions of `unanswered` images, without answers.
     """
     splits = ["train"] * train + ["val"] * val + ["test"] * test + ["test-dev"] * unanswered
     questions = []

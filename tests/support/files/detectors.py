@@ -1,4 +1,4 @@
-"""Small detectors with random weights, in the files of transformers."""
+"""Small detectors with random weights, saved in the format of transformers."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ KINDS = {
     "rtdetr": "RTDetrForObjectDetection",
     "owlv2": "Owlv2ForObjectDetection",
 }
-"""The class of transformers of each."""
+"""The transformers class of each kind."""
 
 
 def write_detector(kind: str, folder: Path) -> Path:
-    """Write a model and its preprocessing, whose boxes and scores differ from region to region; return the folder."""
+    """Save a model, whose boxes and scores differ between regions, and its preprocessing; return the folder."""
     import transformers as tf
 
     torch.manual_seed(0)

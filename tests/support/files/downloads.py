@@ -1,4 +1,4 @@
-"""The downloads that the papers' pages name: tiny files of the official names, layouts and widths."""
+"""Tiny versions of the downloads that the pages in docs/papers name, with official names, layouts and widths."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from PIL import Image
 from vqa2_files import asked, told, write
 
 SPLITS = ("train",) * 12 + ("restval",) * 2 + ("val",) * 4 + ("test",) * 10
-"""Of the images of COCO and Flickr30K; ten of the test split make five folds."""
+"""Splits of the COCO and Flickr30K images; the ten test images make five folds."""
 PARTS = {"train": range(14), "val": range(14, 18), "test": range(18, 28)}
 _SCAN = {"train": ("train",), "val": ("dev",), "test": ("test", "testall")}
 SHA = "0" * 40
 
 
 def sentences(number: int, count: int) -> list[str]:
-    """Return captions of the image or video of a number."""
+    """Return `count` captions of an image or video."""
     first, second = NOUNS[number % 8], NOUNS[(number // 8 + number + 1) % 8]
     texts = captions_about(first, second)
     return [texts[n % 3] if n < 3 else f"{texts[n % 3]} seen {n}" for n in range(count)]
@@ -71,7 +71,7 @@ def _regions(count: int) -> np.ndarray:
 
 
 def write_tsv(folder: Path, ids: Sequence[int], *, parts: int = 1) -> None:
-    """Write bottom-up-attention's files: 36 boxes of each image."""
+    """Write bottom-up-attention's files: 36 boxes per image."""
     folder.mkdir()
     box_N4 = np.tile(np.array([1, 2, 30, 40], np.float32), (36, 1))
     for part in range(parts):
@@ -85,7 +85,7 @@ def write_tsv(folder: Path, ids: Sequence[int], *, parts: int = 1) -> None:
 
 
 def _write_scan(folder: Path, *, twice: str = "") -> None:
-    """Write SCAN's arrays: rows of the splits for choosing and testing stand five times in them."""
+    """Write SCAN's arrays, which repeat each row of the dev and test splits five times."""
     folder.mkdir()
     for split, numbers in PARTS.items():
         for name in _SCAN[split]:
@@ -146,7 +146,7 @@ def _write_videos(folder: Path) -> None:
 
 
 def _write_release(folder: Path, listed: dict[str, list[str]], *, features: str = "", dim: int = 0) -> None:
-    """Write HGR's release of a data set: captions, lists, role graphs and, where named, features of frames."""
+    """Write HGR's release of a data set: captions, lists, role graphs and, if named, features of frames."""
     texts = {
         name: sentences(n, 10) for n, name in enumerate(name for some in listed.values() for name in some)
     }
@@ -167,7 +167,7 @@ def _write_release(folder: Path, listed: dict[str, list[str]], *, features: str 
 
 
 def cache_models(cache: Path, models: dict[str, Callable[[Path], object]]) -> None:
-    """Put models into a cache of the Hugging Face hub by their names there."""
+    """Save models in a cache of the Hugging Face hub, under their names there."""
     for name, save in models.items():
         folder = cache / f"models--{name.replace('/', '--')}"
         (folder / "refs").mkdir(parents=True)
@@ -176,7 +176,7 @@ def cache_models(cache: Path, models: dict[str, Callable[[Path], object]]) -> No
 
 
 def write_vectors(folder: Path, words: Iterable[str] = ("a", "dog", "cat", "the")) -> None:
-    """Write GloVe's files of 300 numbers a word, by their names."""
+    """Write 300-dimensional GloVe vectors to files of the official names."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("6B", "42B", "840B"):
         (folder / f"glove.{name}.300d.txt").write_text("".join(f"{word}{' 0.5' * 300}\n" for word in words))

@@ -1,10 +1,10 @@
-"""Weights of I3D, drawn at random under the published names."""
+"""Random I3D weights under the published names."""
 
 from __future__ import annotations
 
 import torch
 
-# the published table of channels: inputs, then those of the units of each block (b0; b1a, b1b; b2a, b2b; b3b)
+# the published channels of each block: its input, then its units' outputs (b0; b1a, b1b; b2a, b2b; b3b)
 BLOCKS = {
     "3b": (192, 64, 96, 128, 16, 32, 32),
     "3c": (256, 128, 128, 192, 32, 96, 64),
@@ -19,7 +19,7 @@ BLOCKS = {
 
 
 def units() -> dict[str, tuple[int, int, int]]:
-    """Return inputs, outputs and kernel of every unit with batch normalisation, by its published name."""
+    """Return input channels, output channels and kernel size of every unit with batch norm, by published name."""
     found = {"Conv3d_1a_7x7": (3, 64, 7), "Conv3d_2b_1x1": (64, 64, 1), "Conv3d_2c_3x3": (64, 192, 3)}
     for block, (inputs, b0, b1a, b1b, b2a, b2b, b3b) in BLOCKS.items():
         found |= {
@@ -34,7 +34,7 @@ def units() -> dict[str, tuple[int, int, int]]:
 
 
 def published(*, classes: int = 400, seed: int = 0) -> dict[str, torch.Tensor]:
-    """Return weights with the names and shapes of `rgb_imagenet.pt`, such that maps keep their size."""
+    """Return weights with the names and shapes of `rgb_imagenet.pt`; feature maps keep their magnitude."""
     draw = torch.Generator().manual_seed(seed)
     weights: dict[str, torch.Tensor] = {}
     for name, (inputs, outputs, kernel) in units().items():

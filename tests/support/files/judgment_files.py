@@ -1,4 +1,4 @@
-"""Files of Crisscrossed Captions and ECCV Caption, small and in the official form."""
+"""Small files in the official formats of Crisscrossed Captions and ECCV Caption."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ def noise(height: int = 60, width: int = 80, seed: int = 0) -> Image.Image:
 
 
 def photograph(mode: str = "RGB", *, seed: int = 0) -> Image.Image:
-    """Return soft colours with grain, as a photograph has."""
+    """Return a picture of soft colours with grain, like a photograph."""
     rng = np.random.default_rng(seed)
     soft = Image.fromarray(rng.integers(0, 256, (6, 8, 3), np.uint8)).resize(
         (203, 151), Image.Resampling.BICUBIC
@@ -35,13 +35,13 @@ def write_tiff(
     white: bool = False,
     packed: bytes = b"",
 ) -> Path:
-    """Write a grey TIFF of any type of numbers.
+    """Write a greyscale TIFF of any number type.
 
     Args:
         path: the file.
-        x_HW: numbers.
+        x_HW: pixel values.
         white: zero is white.
-        packed: the numbers in 12 bits each.
+        packed: the values in 12 bits each.
     """
     height, width = x_HW.shape
     bits, kind = 12 if packed else 8 * x_HW.itemsize, {"u": 1, "i": 2, "f": 3}[x_HW.dtype.kind]
@@ -56,14 +56,14 @@ def write_tiff(
 
 
 def write_ghost(path: Path) -> None:
-    """Write PostScript, which Pillow hands to Ghostscript whatever the file is called."""
+    """Write PostScript, which Pillow passes to Ghostscript under any file name."""
     path.write_bytes(
         b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n0 0 9 9 rectfill\nshowpage\n%%EOF\n"
     )
 
 
 def write_odd(folder: Path) -> dict[str, str]:
-    """Write one of everything that is no picture, or none that is opened; return names, and words of the reasons."""
+    """Write a file of every refused kind; return their names, each with a part of the expected reason."""
     write_ghost(folder / "ghost.jpg")
     (folder / "empty.jpg").touch()
     (folder / "folder.jpg").mkdir()
@@ -94,7 +94,7 @@ def write_odd(folder: Path) -> dict[str, str]:
 
 
 def _declared(width: int, height: int) -> bytes:
-    """Return a PNG of a header and little more."""
+    """Return a PNG that ends soon after its header."""
     data = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     head = b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + data
     return head + struct.pack(">I", zlib.crc32(data)) + b"\0\0\0\x09IDAT"

@@ -1,4 +1,4 @@
-"""Corpora with features of a small backbone, as `extract` makes them, and their search page."""
+"""Corpora with features of a small backbone, as `extract` writes them, and a server of their search page."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ CELLS = "cells(grid=2, pixels=8)"
 
 
 def with_pictures(folder: Path, *, questions: bool = False, **sizes: int) -> Run:
-    """Return a run on pictures of noise, each described by its cells."""
+    """Return a run on noise pictures with features of `cells`."""
     make = make_questions if questions else make_corpus
     run = make(folder, images=folder / "images", **sizes)
     (folder / "images").mkdir(exist_ok=True)
@@ -59,7 +59,7 @@ def with_pictures(folder: Path, *, questions: bool = False, **sizes: int) -> Run
 
 
 def with_clips(folder: Path) -> Run:
-    """Return a run on clips of a few frames, likewise."""
+    """Return a run on clips of a few frames with features of `cells`."""
     run = make_corpus(folder, images=folder / "clips", train=4, val=2, test=4)
     backbone, corpus = Cells(grid=2, pixels=8), open_corpus(run.data.corpus)
     videos = VideoSettings.plan(backbone, VideoOptions(frames=3, pool="concat", decoder="av"), batch=2)
@@ -68,7 +68,7 @@ def with_clips(folder: Path) -> Run:
     with StoreWriter(folder / "cells", dim=videos.dim, dtype="float16", source=source) as writer:
         for split in corpus.splits:
             for item in corpus.items(split):
-                path = corpus.image_path(item)  # called .png, and a video for all that
+                path = corpus.image_path(item)  # a video, although its name ends in .png
                 write_clip(path.with_suffix(".mp4"), 6, seed=int(item.id)).rename(path)
                 (row,) = extractor({"ids": [item.id], "paths": [str(path)], "digests": [""]})
                 assert not row["why"], row["why"]
@@ -80,7 +80,7 @@ def with_clips(folder: Path) -> Run:
 
 
 def with_texts(run: Run, folder: Path, backbone: str, *, dtype: str = "float16", width: int = 16) -> Run:
-    """Return a run with stored texts of all its splits."""
+    """Return a run with stored text features of all its splits."""
     built, corpus = build_backbone(backbone), open_corpus(absolute(run.data.corpus, home))
     by_id = {text.id: text for split in corpus.splits for text in texts_of(corpus, split, limit=None)}
     with StoreWriter(folder, dim=built.dim, dtype=dtype, source={"extractor": built.describe()}) as writer:
@@ -92,7 +92,7 @@ def with_texts(run: Run, folder: Path, backbone: str, *, dtype: str = "float16",
 
 
 def untrained(run: Run) -> TrainedModel:
-    """Return a run with the model that its seed begins with."""
+    """Return a run with its untrained model, initialised from its seed."""
     torch.manual_seed(run.seed)
     adapter = TASKS.build(run.task, run)
     return TrainedModel(run=run, adapter=adapter, model=adapter.model().eval())
@@ -100,11 +100,11 @@ def untrained(run: Run) -> TrainedModel:
 
 @dataclass
 class Served:
-    """A page and an API in this process.
+    """A search page and API served by this process.
 
     Attributes:
         search: the searched split.
-        port: where it listens.
+        port: the port that it listens on.
     """
 
     search: Any
@@ -113,7 +113,7 @@ class Served:
 
 @contextmanager
 def serving(trained: TrainedModel, **settings: object) -> Iterator[Served]:
-    """Serve a model from a thread."""
+    """Serve a model from a thread of this process."""
     service = Service(trained, Settings(source="tiny", **settings))
     listening, place = Address(host="127.0.0.1", port=0).listen()
     config = uvicorn.Config(application(service), log_config=None, lifespan="off", server_header=False)
@@ -136,7 +136,7 @@ def ids(html: str) -> list[str]:
 
 
 def get(server, path, *, method="GET", host=None, headers=(), body=None):
-    """Ask a page as a browser; return the status, the headers and what came."""
+    """Send a request as a browser does; return the status, the headers and the body."""
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     sent = {"Accept": "text/html"} | ({"Host": host} if host else {}) | dict(headers)
     connection.request(method, path, body, headers=sent)
@@ -147,6 +147,6 @@ def get(server, path, *, method="GET", host=None, headers=(), body=None):
 
 
 def text_page(server, **query):
-    """Ask for a page by the parameters of its address; return the status and the HTML."""
+    """Request the page with query parameters; return the status and the HTML."""
     status, _, data = get(server, f"/?{urlencode(query)}")
     return status, data.decode()

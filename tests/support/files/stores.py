@@ -34,7 +34,7 @@ def store_writer(folder: str | Path, **options: Any) -> StoreWriter:
 
 
 def fill(writer: StoreWriter, sets: dict[str, np.ndarray]) -> None:
-    """Add the sets that no interrupted writer has stored."""
+    """Add the sets that are not stored yet."""
     for id, x_ND in sets.items():
         if id not in writer.done:
             writer.add(id, x_ND)
@@ -47,14 +47,14 @@ def write(
     statistics_of: Iterable[str] = (),
     **options: Any,
 ) -> Manifest:
-    """Write a store, or finish what `crash_after` began; `options` go to its writer."""
+    """Write a store, or finish the one that `crash_after` began; `options` go to its writer."""
     with store_writer(folder, **options) as writer:
         fill(writer, sets)
         return writer.close(statistics_of=statistics_of)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Return the bytes of every file, except the locks of a killed writer."""
+    """Return the bytes of every file, except the lock of a killed writer."""
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != ".lock"}
 
 
@@ -68,7 +68,7 @@ def crash_after(folder: Path, sets: dict[str, np.ndarray], count: int) -> None:
 
 
 def flip(path: Path, at: int, bit: int = 1) -> None:
-    """Change a bit of a file, in a new file of its name, as who has mapped the old one sees no change."""
+    """Flip bits in a new copy of a file, because processes that have mapped the old one must not see the change."""
     data = bytearray(path.read_bytes())
     data[at] ^= bit
     path.unlink()

@@ -1,4 +1,4 @@
-"""Transformers of a few weights, saved in the real format."""
+"""Tiny transformers models, saved in the real format."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _SIZE = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "i
 
 
 def save_clip(folder: Path, *, longest: int = 77, width: int = 12, layers: int = 2) -> str:
-    """Save a CLIP of 16 channels on 32 pixels, whose embeddings have a width, with tokenizer and preprocessing."""
+    """Save a CLIP of 16 channels on 32 pixels, with embeddings of size `width`, tokenizer and preprocessing."""
     import transformers as tf
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
@@ -104,7 +104,7 @@ def save_siglip(folder: Path, *, longest: int = 64) -> str:
 
 
 def _saved(folder: Path, model: Any, words: Any, pictures: Any) -> str:
-    """Save a pair with random weights, which are larger than new ones, so that images and texts differ."""
+    """Save a model, tokenizer and preprocessing; the random weights are large, so that embeddings differ."""
     import torch
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -121,7 +121,7 @@ def _saved(folder: Path, model: Any, words: Any, pictures: Any) -> str:
 
 
 def save_decoder(folder: Path, kind: str, *, starts: bool = False) -> str:
-    """Save a decoder of width 8 of a kind of transformers, with a tokenizer that puts `[CLS]` first, or nothing."""
+    """Save a decoder of width 8 of a transformers `kind`, and a tokenizer that puts `[CLS]` first if `starts`."""
     import transformers as tf
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
 

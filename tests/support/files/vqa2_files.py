@@ -1,4 +1,4 @@
-"""Synthetic files of the form of VQA 2.0."""
+"""Synthetic files in the format of VQA 2.0."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def asked(number: int, image: int, **changes: Any) -> dict:
 
 
 def told(number: int, image: int, answers: list[Any] | None = None, **changes: Any) -> dict:
-    """An annotation; the answers stand in the file in the opposite order of their numbers."""
+    """Return an annotation; its answers are listed in reverse order of their numbers."""
     given = ["cat"] * 7 + ["the cat", "dog", "dog"] if answers is None else answers
     numbered = [
         {"answer_id": place, "answer": answer, "answer_confidence": "yes"}

@@ -1,4 +1,4 @@
-"""The client of the Hugging Face hub with repositories in memory: the methods that `infra.storage` calls."""
+"""A client of the Hugging Face hub with repositories in memory; has the methods that `infra.storage` calls."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from huggingface_hub.errors import RemoteEntryNotFoundError, RepositoryNotFoundE
 
 @dataclass
 class Repo:
-    """A repository: the files of each commit, by hash or tag, the last one latest."""
+    """A repository: the files of each commit by hash or tag, the latest one last."""
 
     private: bool = False
     commits: dict[str, dict[str, bytes]] = field(default_factory=lambda: {"0" * 40: {}})
@@ -37,7 +37,7 @@ class FakeHub:
     """Stands in for `huggingface_hub.HfApi`.
 
     Attributes:
-        repos: by id, `user/name`.
+        repos: repositories by id, `user/name`.
         fetched: names of the files that were downloaded so far.
     """
 

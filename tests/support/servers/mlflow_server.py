@@ -1,4 +1,4 @@
-"""A real MLflow server on the loopback address that can be killed and started again: `Server(folder)`."""
+"""A real MLflow server on the loopback address that can be killed and restarted: `Server(folder)`."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ make_server("127.0.0.1", int(sys.argv[1]), app, threaded=True).serve_forever()
 
 
 class Server:
-    """Keeps runs and artifacts in a folder; not started yet.
+    """A server, not started yet, that keeps runs and artifacts in a folder.
 
     Args:
-        folder: the folder.
+        folder: folder of the database, the artifacts and the log.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -40,13 +40,13 @@ class Server:
         self._process: subprocess.Popen | None = None
 
     def start(self) -> None:
-        """Start it, and wait until it answers."""
+        """Start the server, and wait until it answers."""
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", APP, str(self.port)], env=os.environ | self.env, stdout=log, stderr=log
             )
         limit = time.monotonic() + 120
-        ask = f"{self.uri}/api/2.0/mlflow/experiments/search?max_results=1"  # it makes its database first
+        ask = f"{self.uri}/api/2.0/mlflow/experiments/search?max_results=1"  # creates the database
         while True:
             try:
                 urllib.request.urlopen(ask, timeout=120).read()
@@ -57,7 +57,7 @@ class Server:
                 time.sleep(0.1)
 
     def kill(self) -> None:
-        """End it without a word."""
+        """Send SIGKILL to the server, if it was started."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()

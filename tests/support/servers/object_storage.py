@@ -16,14 +16,14 @@ KEYS = {"AWS_ACCESS_KEY_ID": "an-access-key", "AWS_SECRET_ACCESS_KEY": "the-secr
 
 @dataclass(kw_only=True)
 class Fault:
-    """Spoils some answers.
+    """A fault in the responses to some requests.
 
     Args:
-        spoil: maps a body to the sent one; None for a status 503 instead.
-        key: the end of the keys that are meant.
-        method: of the requests.
-        times: how many are spoilt.
-        status: sent where there is no `spoil`.
+        spoil: maps a response body to the one that is sent; None to send `status` instead.
+        key: suffix of the affected keys.
+        method: HTTP method of the affected requests.
+        times: number of affected requests.
+        status: HTTP status that is sent if `spoil` is None.
     """
 
     spoil: Callable[[bytes], Iterable[bytes]] | None = None
@@ -35,7 +35,7 @@ class Fault:
 
 @dataclass
 class Server:
-    """The server, as a WSGI application around moto's."""
+    """A server that wraps moto's WSGI application."""
 
     faults: list[Fault] = field(default_factory=list)
     requests: list[tuple[str, str]] = field(default_factory=list)
@@ -54,7 +54,7 @@ class Server:
 
     @property
     def endpoint(self) -> str:
-        """Its address."""
+        """The server's URL."""
         return f"http://127.0.0.1:{self._server.port}"
 
     def __call__(self, environ: dict[str, Any], start_response: Callable) -> Iterable[bytes]:
@@ -72,7 +72,7 @@ class Server:
         return fault.spoil(b"".join(answer)) if fault else answer
 
     def close(self) -> None:
-        """Stop."""
+        """Stop the server."""
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
@@ -80,19 +80,19 @@ class Server:
 
 @dataclass
 class Bucket:
-    """A separate bucket for a test."""
+    """A bucket for one test."""
 
     server: Server
     name: str
 
     @property
     def url(self) -> str:
-        """Its URL."""
+        """The bucket's URL."""
         return f"s3://{self.name}"
 
     @property
     def system(self) -> fs.S3FileSystem:
-        """A client that may make and delete buckets."""
+        """A client that can create and delete buckets."""
         return fs.S3FileSystem(
             access_key="other",
             secret_key="other",
@@ -103,12 +103,12 @@ class Bucket:
         )
 
     def put(self, folder: Path, name: str) -> str:
-        """Copy a folder into it; return its URL."""
+        """Copy a folder into the bucket; return the copy's URL."""
         fs.copy_files(str(folder), f"{self.name}/{name}", destination_filesystem=self.system)
         return f"{self.url}/{name}"
 
     def keys(self, below: str = "") -> list[str]:
-        """Return the keys of all files below one."""
+        """Return the keys of all files below a key."""
         selector = fs.FileSelector(f"{self.name}/{below}".rstrip("/"), recursive=True, allow_not_found=True)
         found = self.system.get_file_info(selector)
         return sorted(info.path.removeprefix(f"{self.name}/") for info in found if info.is_file)
@@ -119,5 +119,5 @@ class Bucket:
             return file.read()
 
     def asked(self, end: str) -> list[str]:
-        """Return the keys that were read so far and have this end."""
+        """Return the keys read so far that end with `end`."""
         return [key for method, key in self.server.requests if method == "GET" and key.endswith(end)]

@@ -7,7 +7,7 @@ from polypool.tasks.run import Data, Optim, Run
 
 
 def join(*, optim: Optim, **members: tuple[float, Run]) -> Run:
-    """Return a run that trains the tasks of several runs together, each with its weight, by a name."""
+    """Return a run that trains several tasks together; `members` maps names to weights and runs."""
     runs = {name: run for name, (_, run) in members.items()}
     return Run(
         task=str(Spec("joint", {name: weight for name, (weight, _) in members.items()})),

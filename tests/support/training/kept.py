@@ -1,4 +1,4 @@
-"""Tracked runs that were never trained: what evaluation needs of one, in a second."""
+"""Tracked runs with an untrained model, for tests that need a run but no training."""
 
 import tempfile
 from pathlib import Path
@@ -15,7 +15,7 @@ from polypool.tasks.run import Run, modules, to_json
 
 
 def keep_run(run: Run) -> str:
-    """Record a run with the model that its seed begins with, in the current home; return its id."""
+    """Record a run with its untrained model, initialised from its seed, in the current home; return its id."""
     home = paths.home()
     name = run.name or "made"
     tracker = Tracker.start(
@@ -29,7 +29,7 @@ def keep_run(run: Run) -> str:
 
 
 def export_run(run: Run, folder: Path) -> Path:
-    """Write a run with the model that its seed begins with into a folder, as `export` does; return the folder."""
+    """Write a run with its untrained model into a folder, as `export` does; return the folder."""
     torch.manual_seed(run.seed)
     trust_modules(*modules(run))
     adapter = TASKS.build(run.task, run)

@@ -1,6 +1,6 @@
-"""Published sizes of every recipe's model, and the model without weights.
+"""Published settings of every recipe, and the recipe's model without weights.
 
-The values are in `published_settings.toml`, and nothing of them is read from the project.
+The settings are in `published_settings.toml`; none is read from the project's code.
 """
 
 import functools
@@ -19,7 +19,7 @@ from polypool.tasks.run import Run
 
 FILE = tomllib.loads((ROOT / "tests/pipelines/recipes/published_settings.toml").read_text())
 NAMES = [name for name in RECIPES.names() if name not in ("image_text", "video_text", "vqa")]
-"""Of the recipes for one data set."""
+"""Names of the recipes for a specific data set."""
 RUNS = [
     n
     for n in NAMES
@@ -46,11 +46,11 @@ class Made(NamedTuple):
 
 PARTS = ("task", "visual", "text", "model", "cross", "aggregator", "text_aggregator", "similarity", "fusion")
 _MADE: dict[tuple[object, ...], Made] = {}
-"""By what a model is made of: recipes of several data sets share it."""
+"""Models by their parts: recipes for several data sets share one."""
 
 
 def made(run: Run) -> Made:
-    """Return the recipe's own model, whose parameters have their names and one number each; and their shapes."""
+    """Return the recipe's model, with each parameter replaced by a single number, and the parameters' shapes."""
     parts = (*(getattr(run, part) for part in PARTS), run.objective, run.regularisers, run.protocol == "vqa")
     if parts not in _MADE:
         _MADE[parts] = _made(run)

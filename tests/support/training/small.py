@@ -1,4 +1,4 @@
-"""Recipes with their own parts made small, and the files that these name."""
+"""Small versions of the recipes' parts, and the files that recipes name."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CNNS = {
     "ig_resnext101_32x8-c38310e5.pth": "resnext101_32x8d",
     "resnet152-b121ed2d.pth": "resnet152",
 }
-"""Networks by the files of their weights."""
+"""Networks by weight file."""
 SMALL = {"width": 16, "embedding": 8, "min_count": 1, "size": 32, "heads": 2, "head_width": 4}
 PARTS = {"visual": ENCODERS, "text": ENCODERS, "model": MODELS, "cross": CROSS_ENCODERS}
 PARTS |= {"aggregator": AGGREGATORS, "text_aggregator": AGGREGATORS}
@@ -31,7 +31,7 @@ PARTS |= {"aggregator": AGGREGATORS, "text_aggregator": AGGREGATORS}
 
 @contextmanager
 def shallow_networks() -> Iterator[None]:
-    """Give the published CNNs one block a stage."""
+    """Reduce the published CNNs to one block per stage."""
     with pytest.MonkeyPatch.context() as patch:
         for name, parameters in NETWORKS.items():
             patch.setitem(NETWORKS, name, parameters | {"depths": (1, 1, 1, 1)})
@@ -39,7 +39,7 @@ def shallow_networks() -> Iterator[None]:
 
 
 def write_weights(folder: Path) -> None:
-    """Write the weights of the published CNNs, as these are now, to the files that recipes name."""
+    """Write random weights of the published CNNs, at their current depth, to the files that recipes name."""
     folder.mkdir(parents=True, exist_ok=True)
     for file, name in CNNS.items():
         torch.save(ResNet(**NETWORKS[name]).state_dict(), folder / file)
@@ -59,7 +59,7 @@ def write_named(home: Path) -> None:
 
 
 def small_parts(run: Run, models: Mapping[str, str], sizes: Mapping[str, int] = SMALL) -> dict[str, str]:
-    """Return the parts of a run with some sizes, and folders of published models by names or encoders."""
+    """Return a run's parts with the given sizes; `models` has folders by name of a published model or encoder."""
     return {part: _small(part, getattr(run, part), models, sizes) for part in PARTS}
 
 
@@ -71,12 +71,12 @@ def _small(part: str, text: str, models: Mapping[str, str], small: Mapping[str, 
     sizes = [p.name for p in known if p.kind == p.KEYWORD_ONLY and not isinstance(p.default, bool)]
     given = {name: small[name] for name in sizes if name in small}
     if isinstance(spec.params.get("positions"), tuple):
-        given["positions"] = (1, 1)  # the cells of 32 pixels
+        given["positions"] = (1, 1)  # the grid of 32 pixels
     if registry is AGGREGATORS and "width" not in spec.params:
-        given.pop("width", None)  # the aggregator's is that of its elements
+        given.pop("width", None)  # an aggregator takes the width of its elements
     defaults = {p.name: p.default for p in known} | spec.params
     if "width" in given and defaults["width"] is None:
-        given.pop("width")  # the model's own
+        given.pop("width")  # the width comes from the model
     if spec.name in models:
         given["name"] = models.get(spec.params.get("name", ""), models[spec.name])
     return str(Spec(spec.name, spec.params | given))

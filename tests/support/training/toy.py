@@ -1,4 +1,4 @@
-"""A small retrieval task in memory, whole enough to train: sets, words, batch normalisation, augmentation."""
+"""A small retrieval task in memory that can be trained: sets, words, batch normalisation, augmentation."""
 
 import json
 import shutil
@@ -39,7 +39,7 @@ def toy_run(**changes: Any) -> Run:
 
 
 class ToyData:
-    """42 pairs of 30 images: an image's set shows the numbers of its caption's words."""
+    """42 pairs of 30 images; an image's elements are centred at the number of its caption's first word."""
 
     def __init__(self) -> None:
         rng = np.random.default_rng(0)
@@ -71,7 +71,7 @@ class ToyData:
 
 
 class Toy(TaskAdapter):
-    """The adapter; its development score is how far pairs stand out from others."""
+    """The task adapter; its dev score is the mean score of matching pairs minus the mean of all scores."""
 
     primary = Metric(name="score")
     dev_protocol = "dev"
@@ -106,7 +106,7 @@ class Toy(TaskAdapter):
 
 
 class FolderLog:
-    """The loop's log, kept in a folder and a list."""
+    """A training log that is kept in a folder and a list."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.rows, self.tagged, self.members = folder, [], {}, {}
@@ -137,7 +137,7 @@ class FolderLog:
 
 
 class FolderReport:
-    """Keeps every checkpoint; can fail after some, as a killed run does."""
+    """Keeps every checkpoint; can fail after a number of reports, as a killed run does."""
 
     def __init__(self, *, fail_after: int | None = None) -> None:
         self._kept = tempfile.TemporaryDirectory()
@@ -173,7 +173,7 @@ def trainer_of(
     adapter: TaskAdapter | None = None,
     log: Any = None,
 ) -> Trainer:
-    """Return the loop of a run on the CPU, which logs into a folder; of the toy task where the run is its own."""
+    """Return a trainer on the CPU that logs into a folder; without an adapter, runs of the toy task get `Toy`."""
     if adapter is None:
         adapter = Toy(run) if run.recipe == "toy" else TASKS.build(run.task, run)
     log, report = log or FolderLog(folder), report or FolderReport()
@@ -181,7 +181,7 @@ def trainer_of(
 
 
 def train_undisturbed(description: str, folder: str) -> None:
-    """Train a described run in workers that nobody kills; the first leaves its model and its losses in a folder."""
+    """Train a run, given as JSON, without faults; rank 0 writes its model and its losses to a folder."""
     run = from_json(json.loads(description))
     trainer = trainer_of(run, Path(folder), report=lambda metrics, snapshot: None)
     log = trainer.log
@@ -193,5 +193,5 @@ def train_undisturbed(description: str, folder: str) -> None:
 
 
 def same_weights(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> bool:
-    """Whether models have equal weights, bit for bit."""
+    """Return whether two models have equal weights, bit for bit."""
     return ours.keys() == theirs.keys() and all(torch.equal(ours[name], x) for name, x in theirs.items())

@@ -1,4 +1,4 @@
-"""Processes that meet over gloo, for the tests that compare several workers with one."""
+"""Worker processes connected by gloo, for tests that compare several workers with one."""
 
 import os
 import tempfile
@@ -14,16 +14,16 @@ import torch.multiprocessing as mp
 from polypool.pipelines.training.loop.trainer import Trainer
 
 _RUNNING: list[tuple[mp.Process, Connection]] = []
-"""They import torch and the project once, and serve all tests of this process."""
+"""Worker processes; each imports torch and the project once, and serves all tests of this process."""
 
 
 def run_workers(function: Callable[..., None], *arguments: Any, world: int = 2) -> None:
-    """Run `function(*arguments)` in `world` other processes of one thread each, which meet where world > 1.
+    """Run `function(*arguments)` in `world` worker processes of one thread each, in one gloo group if world > 1.
 
     Results go to files; nothing is returned.
 
     Raises:
-        RuntimeError: with the traceback of the first of them that failed; the others were ended.
+        RuntimeError: a worker failed; the message is its traceback. The other workers are killed.
     """
     while len(_RUNNING) < world:
         _RUNNING.append(_start())
@@ -35,7 +35,7 @@ def run_workers(function: Callable[..., None], *arguments: Any, world: int = 2) 
             for connection in wait(waiting):
                 waiting.remove(connection)
                 if failure := _answer(connection):
-                    _end()  # the others may wait for this one for ever
+                    _end()  # the others may wait for this one forever
                     raise RuntimeError(failure)
 
 
@@ -71,7 +71,7 @@ def _serve(tests: Connection) -> None:
         try:
             function, arguments, rank, world, meeting = tests.recv()
         except EOFError:
-            os._exit(0)  # gloo's threads outlive a group, and a process that ends in the usual way can abort
+            os._exit(0)  # gloo's threads outlive a group, so a normal exit can abort
         torch.set_default_dtype(torch.float32)  # as in a new process
         try:
             if world > 1:

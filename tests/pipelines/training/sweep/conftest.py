@@ -1,4 +1,4 @@
-"""Fixtures of the tests of sweeps."""
+"""Fixtures for tests of sweeps."""
 
 import pytest
 from corpora import make_corpus
@@ -15,7 +15,7 @@ def made(tmp_path_factory) -> Run:
 
 @pytest.fixture
 def run(made, new_home, monkeypatch) -> Run:
-    """A run that the recipe `tiny` returns, and a home without runs."""
+    """Register a run as the recipe `tiny`, with a home without runs; return the run."""
     RECIPES.names()
     monkeypatch.setitem(RECIPES._parts, "tiny", lambda: made)
     return made
