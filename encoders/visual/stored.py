@@ -210,7 +210,7 @@ class PooledRegions(_ResidualMLP):
 
     [CLS] and the mean element side by side, `pool="cls mean"`, are the input of DINOv2's linear evaluation (Oquab et
     al., TMLR 2024). Each channel is standardised by batch normalisation. Dropout of these inputs regularises training
-    on few photographs.
+    on few photographs, and so do torch's initial weights of the linear map, smaller than Xavier's of `regions`.
 
     Args:
         assets: see `FeatureEncoder`.
@@ -238,6 +238,7 @@ class PooledRegions(_ResidualMLP):
             )
         inputs = sum(each.width or assets["dim"] for each in pools)
         super().__init__({"dim": inputs}, width=width, inputs=inputs, hidden=hidden, standardise=False)
+        self.fc.reset_parameters()
         self.pools = nn.ModuleList(pools)
         self.element_dropout = Dropout(element_dropout)
         self.input_norm = SetBatchNorm(inputs, affine=False)

@@ -108,6 +108,7 @@ def test_standardise_uses_statistics_and_requires_them():
 def test_pooled_regions_concatenate_several_poolings():
     torch.manual_seed(0)
     encoder = PooledRegions({"dim": 3}, width=4, hidden=5, pool="cls mean max").eval()
+    assert encoder.fc.weight.abs().max() <= 9**-0.5, "initial weights must be torch's, not Xavier's"
     encoder.input_norm.running_mean.normal_()
     x_BNF = torch.randn(2, 3, 3)
     x_BNF[1, 2] = torch.nan
