@@ -113,7 +113,7 @@ def test_best_rows_match_independent_bootstrap(archive, tmp_path: Path, monkeypa
     production = queries.judge
     monkeypatch.setattr(queries, "judge", judge)
     compare(f"sqlite:///{tmp_path}/none.db", "none", archives=[RESULTS / "runs" / f"{archive}.parquet"])
-    assert judged
+    assert bool(judged) == (archive != "flickr8k_best")  # which has one row
     for samples, sign, found in judged:
         for label, p in p_of_best(samples, sign, draws=4000, seed=1).items():
             other = found.best[label].p
