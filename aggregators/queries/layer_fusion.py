@@ -9,6 +9,7 @@ from polypool.aggregators.aggregator import Aggregator, Pooled, check_counts
 from polypool.aggregators.attention import check_heads
 from polypool.aggregators.masks import softmax_over_elements, zero_pads
 from polypool.infra.compute.batchnorm import SetBatchNorm
+from polypool.infra.compute.dropout import Dropout
 from polypool.infra.registry import AGGREGATORS
 
 
@@ -29,7 +30,7 @@ class LayerFusion(Aggregator):
         dim: width of the elements; `heads` must divide it.
         heads: attention heads; in the paper as many as elements.
         expansion: total width of the heads, as a multiple of `dim`.
-        dropout: of attention weights; the authors choose from 0, 0.1 and 0.3.
+        dropout: dropout rate of the attention weights; the authors choose from 0, 0.1 and 0.3.
     """
 
     def __init__(self, dim: int, *, heads: int = 8, expansion: int = 2, dropout: float = 0.1) -> None:
@@ -41,15 +42,15 @@ class LayerFusion(Aggregator):
         self.norm_query, self.norm_value = nn.LayerNorm(dim), nn.LayerNorm(dim)
         self.norm_key = nn.LayerNorm(dim, bias=False)
         self.query, self.key, self.value = (nn.Linear(dim, expansion * dim, bias=False) for _ in range(3))
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.out = nn.Linear(expansion * dim, dim)
         self.norm = SetBatchNorm(dim)
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
         """Return vectors `(B, D)` and weights `(B, N)`, averaged over heads.
 
-        The query passes through the transposed key map, and means of the elements through the value map: the same by
-        associativity, without mapping elements.
+        The query passes through the transposed key map, and means of the elements through the value map. By
+        associativity the result is the same, and no element is mapped.
         """
         x_BND = zero_pads(x_BND, mask_BN)
         query_HE = self.query(self.norm_query(self.query_D)).unflatten(0, (self.heads, -1))

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from explicit import trained
+from torch import nn
 
 from polypool.aggregators.contract import check_aggregator
 from polypool.aggregators.random_sets import random_sets
@@ -48,6 +49,12 @@ OTHERS = sorted({*AGGREGATORS.names()} - {spec.partition("(")[0] for spec in spe
 @pytest.mark.parametrize("spec", [*specs(CONTRACT), *OTHERS])
 def test_aggregator_passes_contract_check(spec):
     check_aggregator(trained(spec, 6).float(), 6)
+
+
+def test_dropout_masks_are_drawn_per_sample():
+    with torch.device("meta"):
+        modules = {name: AGGREGATORS.build(name, 1024).modules() for name in AGGREGATORS.names()}
+    assert not {name for name, parts in modules.items() if any(type(part) is nn.Dropout for part in parts)}
 
 
 SHARES = """
