@@ -101,7 +101,7 @@ def from_config(config: Mapping[str, Any], *, kind: str = "") -> Any:
     plain = {
         key: value
         for key, value in config.items()
-        if key not in ("model_type", "auto_map") and "implementation" not in key
+        if key not in ("model_type", "auto_map", "dtype", "torch_dtype") and "implementation" not in key
     }
     try:
         known = AutoConfig.for_model(config["model_type"], **plain)
@@ -139,9 +139,10 @@ def _load(kind: Any, name: str, **options: Any) -> Any:
     options |= {"trust_remote_code": False}  # the model's code would run, or a prompt to trust it appear
     if not hasattr(kind, "from_config") and not issubclass(
         kind, PreTrainedModel
-    ):  # no model, nor what finds one
+    ):  # neither a model nor an Auto class of models
         return kind.from_pretrained(name, **options)
-    model, loaded = kind.from_pretrained(name, use_safetensors=True, output_loading_info=True, **options)
+    options |= {"dtype": "float32", "use_safetensors": True, "output_loading_info": True}
+    model, loaded = kind.from_pretrained(name, **options)
     missing = [key for key in loaded["missing_keys"] if "pooler" not in key]
     if missing:
         raise InputError(f"{name}: {len(missing)} weights are missing, such as {min(missing)}. {_HELP}")
@@ -203,7 +204,7 @@ class Pretrained:
         """Return an output of the model for each image, float32.
 
         Args:
-            pixels: of each image.
+            pixels: model input of each image.
             of: name of the output; the last hidden state is `(N, D)` tokens or a `(D, H, W)` map.
         """
         return [x for (x,) in self.computed(pixels, lambda model, pixel_BCHW: [model(pixel_BCHW)[of]])]
@@ -211,12 +212,13 @@ class Pretrained:
     def computed(
         self, pixels: list[Tensor], compute: Callable[[Any, Tensor], Sequence[Tensor]]
     ) -> list[list[np.ndarray]]:
-        """Return the outputs of `compute` for each image, float32; images of one size are batched.
+        """Return the outputs of `compute` for each image, float32.
 
-        On a GPU, calls of several threads overlap.
+        Images are one batch if all have the same size, otherwise one batch each. On a GPU, calls of several threads
+        overlap.
 
         Args:
-            pixels: of each image.
+            pixels: model input of each image.
             compute: called with the model and a batch `(B, 3, H, W)`; each output has a first axis of B.
         """
         import torch

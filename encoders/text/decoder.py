@@ -35,8 +35,9 @@ class Decoder(TextEncoder):
         assets: the tokenizer and the model's configuration.
         width: width of the elements.
         name: a model on the hub, or a local folder, with a tokenizer.json.
-        end: append the end token, as E5-Mistral and Qwen3-Embedding do; SGPT does not. The start token follows the
-            model's tokenizer.
+        end: append the end token, as E5-Mistral and Qwen3-Embedding do; SGPT does not. It is the token that the model's
+            tokenizer appends, else its end-of-sequence token: for Qwen3-Embedding `<|endoftext|>`, not `<|im_end|>`.
+            The start token follows the tokenizer.
     """
 
     assets_kind, published = DecoderAssets, "model"
@@ -67,12 +68,15 @@ class Decoder(TextEncoder):
         from transformers import AutoConfig, AutoTokenizer
 
         tokenizer = from_hub(AutoTokenizer, name)
-        start = tokenizer.bos_token_id
+        start, specials = tokenizer.bos_token_id, special_ids(tokenizer, "start", "end", "mask", of=name)
+        ids, plain = (tokenizer("a", add_special_tokens=special)["input_ids"] for special in (True, False))
+        if ids[-1:] != plain[-1:]:
+            specials["end"] = ids[-1]
         return {
             "config": from_hub(AutoConfig, name).to_dict(),
             "tokenizer": tokenizer.backend_tokenizer.to_str(),
-            "specials": special_ids(tokenizer, "start", "end", "mask", of=name),
-            "starts": start is not None and tokenizer("a")["input_ids"][:1] == [start],
+            "specials": specials,
+            "starts": start is not None and ids[:1] == [start],
             "ends": end,
         }
 

@@ -65,6 +65,20 @@ def test_decoder_adds_configured_start_and_end_tokens(starts, end, tmp_path):
     assert encoder(token_BL, mask_BL)[0].shape == (2, token_BL.shape[1], 6)
 
 
+def test_decoder_ends_with_the_token_that_its_tokenizer_appends(tmp_path):
+    _, tokenizer = made(save_decoder(tmp_path / "decoder", "qwen3", ends="[MASK]"))
+    token_BL, _ = read(tokenizer, "one")
+    assert tokenizer.subwords(token_BL[0].tolist()) == ["one", "[MASK]"]
+
+
+def test_half_precision_decoder_is_loaded_in_float32(tmp_path):
+    name = save_decoder(tmp_path / "decoder", "qwen3", dtype="bfloat16")
+    encoder, tokenizer = made(name)
+    assert {weight.dtype for weight in encoder.parameters()} == {torch.float32}
+    assert encoder(*read(tokenizer, *TEXTS))[0].dtype == torch.float32
+    assert BACKBONES.get("decoder")(name=name)(TEXTS)[1].shape == (2, 8)
+
+
 @pytest.mark.parametrize("name", ["qwen3"], indirect=True)
 def test_decoder_backbone_matches_encoder_states(name):
     encoder, tokenizer = made(name)

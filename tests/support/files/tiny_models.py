@@ -120,16 +120,23 @@ def _saved(folder: Path, model: Any, words: Any, pictures: Any) -> str:
     return str(folder)
 
 
-def save_decoder(folder: Path, kind: str, *, starts: bool = False) -> str:
-    """Save a decoder of width 8 of a transformers `kind`, and a tokenizer that puts `[CLS]` first if `starts`."""
+def save_decoder(
+    folder: Path, kind: str, *, starts: bool = False, ends: str = "", dtype: str = "float32"
+) -> str:
+    """Save a decoder of width 8 of a transformers `kind`, and a tokenizer with `[CLS]` and `[SEP]` for start and end.
+
+    The tokenizer adds `[CLS]` in front if `starts`, and the token `ends` at the end.
+    """
+    import torch
     import transformers as tf
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
     split = Tokenizer(models.WordLevel({word: n for n, word in enumerate(WORDS)}, unk_token="[UNK]"))
     split.pre_tokenizer = pre_tokenizers.Whitespace()
-    if starts:
-        first = ("[CLS]", WORDS.index("[CLS]"))
-        split.post_processor = processors.TemplateProcessing(single="[CLS] $A", special_tokens=[first])
+    if starts or ends:
+        added = [("[CLS]", WORDS.index("[CLS]")), (ends or "[SEP]", WORDS.index(ends or "[SEP]"))]
+        form = f"{'[CLS] ' * starts}$A {ends}".strip()
+        split.post_processor = processors.TemplateProcessing(single=form, special_tokens=added)
     words = tf.PreTrainedTokenizerFast(
         tokenizer_object=split, bos_token="[CLS]", eos_token="[SEP]", unk_token="[UNK]"
     )
@@ -138,6 +145,6 @@ def save_decoder(folder: Path, kind: str, *, starts: bool = False) -> str:
         size = {"n_embd": 8, "n_layer": 1, "n_head": 2, "vocab_size": len(WORDS)}
     model = tf.AutoModel.from_config(tf.AutoConfig.for_model(kind, max_position_embeddings=64, **size))
     folder.mkdir(parents=True, exist_ok=True)
-    for part in (model, words):
+    for part in (model.to(getattr(torch, dtype)), words):
         part.save_pretrained(folder)
     return str(folder)
