@@ -48,7 +48,7 @@ def read_glove(path: str | Path, words: Iterable[str], *, dim: int) -> dict[str,
     Lines are split from the right, because some words of the 840B file contain spaces.
 
     Raises:
-        InputError: the file is missing, or a line does not end in `dim` numbers.
+        InputError: the file is missing or has none of the words; or a line of a word does not end in `dim` numbers.
     """
     path, vocabulary, vectors = Path(path), set(words), {}
     if not path.is_file():
@@ -72,11 +72,16 @@ def read_glove(path: str | Path, words: Iterable[str], *, dim: int) -> dict[str,
                     )
                 vectors[word] = vector
             bar.update()
+    if vocabulary and not vectors:
+        raise InputError(
+            f"{path}: no line has a word of the vocabulary and {dim} numbers; is the width of its vectors {dim} "
+            "(embedding)?"
+        )
     return vectors
 
 
 def simpler(word: str) -> str:
-    """Return a word without hyphens, periods, apostrophes, and anything after a slash, as in PVSE and DivE."""
+    """Return a word up to its first slash, without hyphens, periods and apostrophes, as in PVSE and DivE."""
     return word.translate(str.maketrans("", "", "-.'")).split("/")[0]
 
 

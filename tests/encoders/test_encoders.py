@@ -252,6 +252,8 @@ def test_glove_words_may_contain_spaces(tmp_path):
     encoder.load_pretrained()
     assert encoder.embed.weight[5].tolist() == [1, 2, 3]
     assert torch.equal(encoder.embed.weight[6], before[6])
+    with pytest.raises(InputError, match=r"no line has a word .* and 2 numbers; is the width"):
+        read_glove(path, ["dog"], dim=2)
 
 
 @pytest.fixture(scope="session")
