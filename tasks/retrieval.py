@@ -28,10 +28,11 @@ from polypool.tasks.scoring.attention_maps import caption_attention
 from polypool.tasks.scoring.metric_specs import RSUM
 from polypool.tasks.scoring.protocols import check_model, protocol_named
 from polypool.tasks.scoring.retrieval_metrics import RetrievalSplit, own_evaluation
-from polypool.tasks.scoring.scores import QueryBank, ScoreWithBank
+from polypool.tasks.scoring.scores import QueryBank, ScoreWithBank, first_vectors
 
-# A model has collapsed where pairs score less than this many deviations above others, and either scores deviate by less
-# than this share of the difference that the objective aims at, or embeddings vary by less than this share of at first.
+# A model has collapsed if pairs score at most APART standard deviations above negatives, and either the standard
+# deviation of scores is below the share FLAT of the objective's `target_gap`, or the variance of embeddings is below
+# the share SHRUNK of its first value.
 APART, FLAT, SHRUNK = 0.2, 0.05, 0.15
 
 
@@ -40,7 +41,7 @@ class Retrieval(CorpusTask, Chunked, CollapseCheck, UsesQueryBank):
 
     Args:
         run: its complete description.
-        assets: of a checkpoint; computed from the training split if None.
+        assets: of a checkpoint; computed from the corpus if None.
         dev_protocol: protocol that selects the best epoch.
         chunk: items or captions per forward pass in evaluation.
     """
@@ -107,7 +108,7 @@ class Retrieval(CorpusTask, Chunked, CollapseCheck, UsesQueryBank):
     def collapse(
         self, model: RetrievalModel, means: Mapping[str, float], *, first: Mapping[str, float]
     ) -> str:
-        """Return the symptoms if pairs score no higher than others and scores are flat or embeddings have shrunk."""
+        """Return the symptoms if pairs score hardly above others and scores are flat or embeddings have shrunk."""
         aim, deviation = model.objective.target_gap, means[DEVIATION]
         gap = means["positive_similarity"] - means["negative_similarity"]
         sides = (VISUAL_VARIANCE, TEXT_VARIANCE)
@@ -155,18 +156,20 @@ class Retrieval(CorpusTask, Chunked, CollapseCheck, UsesQueryBank):
 
     def evaluate(self, model: RetrievalModel, split: str, protocol: str) -> Evaluation:
         self.check_protocol(protocol, split)
-        check_model(protocol_named(protocol), looks_at_pairs=model.looks_at_pairs)
+        named = protocol_named(protocol)
+        check_model(named, looks_at_pairs=model.looks_at_pairs)
         bank = self.bank(model, split, protocol=protocol) if self.needs_bank(protocol) else None
         meter = CostMeter(device_of(model))
         score = self.scorer(model, split)
         encoded, pairs = meter.lap(), self.data(split)
         ranked = ScoreWithBank(score=score, bank=bank) if bank else score
         evaluation = self.evaluate_scores(ranked, split, protocol)
+        compared = first_vectors(score, named.vectors) if named.vectors else score
         return replace(
             evaluation,
             embed_cost=encoded / len(pairs.item_ids),
             query_cost=meter.lap() / (len(pairs.item_ids) + len(pairs.texts)),
-            item_bytes=score.item_bytes() if isinstance(score, SplitEmbeddings) else math.nan,
+            item_bytes=compared.item_bytes() if isinstance(compared, SplitEmbeddings) else math.nan,
             pictures=(*evaluation.pictures, partial(caption_attention, self, model, split, score)),
         )
 

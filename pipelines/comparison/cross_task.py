@@ -1,17 +1,17 @@
 """Task x aggregator: the primary metric of every group, and ranks over tasks with their uncertainty.
 
-A column is one task, data set and protocol in one recipe, so that numbers of different protocols are never in one
-column. Rows are ranked by the mean over columns of chance-normalised scores (0 for chance, 100 for the best possible),
-as an RSUM and an accuracy cannot be added. An aggregator gets a rank only if every counting column has it: means over
-other columns would be of easier or harder tasks.
+A column is one task, data set and protocol in one recipe and model, so that numbers of different protocols are never
+in one column. Rows are ranked by the mean over columns of chance-normalised scores (0 for chance, 100 for the best
+possible), as an RSUM and an accuracy cannot be added. An aggregator gets a rank only if every counting column has it:
+means over other columns would be of easier or harder tasks.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import pandas as pd
@@ -57,26 +57,28 @@ class Column:
 
     @cached_property
     def from_best(self) -> Mapping[str, Difference]:
-        """Difference of each row from the best of the column, by label; without untested rows."""
-        judged, part = self.group.judged, self._part
-        return with_best(part, sign=self.group.metric.sign) if part else judged.best if judged else {}
+        """Difference of each row from the best of the others in the column, by label; without untested rows."""
+        judged, sign = self.group.judged, self.group.metric.sign
+        return self._among(judged.best, partial(with_best, sign=sign)) if judged else {}
 
     @cached_property
     def from_baseline(self) -> Mapping[str, Difference]:
         """Difference of each other row from the baseline, by label; empty without the baseline or tests."""
-        judged, part = self.group.judged, self._part
+        judged = self.group.judged
         if not judged or not judged.baseline or not self.baseline:
             return {}
-        return with_baseline(part, judged.baseline) if part else judged.against
+        return self._among(judged.against, partial(with_baseline, baseline=judged.baseline))
 
-    @property
-    def _part(self) -> Joint | None:
-        """The tested rows of the column; None if these are all tested rows of the group, or fewer than two."""
+    def _among(
+        self, whole: Mapping[str, Difference], differences: Callable[[Joint], Mapping[str, Difference]]
+    ) -> Mapping[str, Difference]:
+        """Return `whole` if the column has all tested rows of the group, else the differences among its own."""
         judged = self.group.judged
-        labels = [row.label for row in self.rows.values() if judged and row.label in judged.labels]
-        if judged is None or judged.joint is None or len(labels) in (0, 1, len(judged.labels)):
-            return None
-        return judged.joint.select(labels)
+        assert judged is not None
+        labels = [row.label for row in self.rows.values() if row.label in judged.labels]
+        if len(labels) == len(judged.labels):
+            return whole
+        return differences(judged.joint.select(labels)) if judged.joint and len(labels) > 1 else {}
 
     @property
     def baseline(self) -> str:
@@ -85,7 +87,7 @@ class Column:
         return next((name for name, row in self.rows.items() if label and row.label == label), "")
 
     def joint(self, aggregators: Sequence[str]) -> Joint | None:
-        """Return `normalised` of aggregators with their errors; None if one was not tested."""
+        """Return the normalised scores of aggregators with their variances; None if one was not tested."""
         judged = self.group.judged
         labels = [self.rows[name].label for name in aggregators]
         if judged is None or judged.joint is None or not {*labels} <= {*judged.labels}:
@@ -94,14 +96,14 @@ class Column:
         return replace(judged.joint.select(labels).scaled(one - zero, plus=zero), labels=tuple(aggregators))
 
     def normalised(self, value: float) -> float:
-        """Return a value between chance, 0, and the best possible, 100; with its sign alone if these are unknown."""
+        """Return a value scaled to 0 for chance and 100 for the best; if these are unknown, sign times value."""
         metric = self.group.metric
         score = metric.chance_normalised(value)
         return metric.sign * value if math.isnan(score) else score
 
     @property
     def unable(self) -> str:
-        """Reason why the column counts in no rank; empty if it can."""
+        """Reason why the column cannot count in ranks; empty if it can."""
         if 2 * sum(row.own_protocol for row in self.rows.values()) < len(self.rows):
             return "its runs chose another protocol, which counts"
         if math.isnan(self.chance_normalised(self.best.variant)):
@@ -114,7 +116,7 @@ class Column:
         return math.nan if row is None else self.group.mean(row)
 
     def chance_normalised(self, aggregator: str) -> float:
-        """Return `value` between chance, 0, and the best possible, 100; NaN if one of them is unknown."""
+        """Return `value` scaled to 0 for chance and 100 for the best possible; NaN if one of them is unknown."""
         return self.group.metric.chance_normalised(self.value(aggregator))
 
 
@@ -201,7 +203,7 @@ class CrossTaskTable:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Columns and aggregators that count in no rank, with reasons."""
+        """Columns and aggregators that count in no rank, with reasons, and columns without the baseline."""
         notes = [
             f"{' · '.join(column.title[:-1])} counts in no rank: "
             + (column.unable or "it has fewer than half of the aggregators of the largest column")
@@ -220,9 +222,9 @@ class CrossTaskTable:
 
 
 def tables_of(groups: Sequence[Group]) -> list[CrossTaskTable]:
-    """Return the table of groups with the same tuning, or of one task and one data set a table of each group.
+    """Return one table of groups with the same tuning, or a table for each group of one task and one data set.
 
-    There a row is named by its aggregator without tuned settings if all names are then distinct.
+    Rows of the latter are named by their aggregators if these are distinct, otherwise by their labels.
     """
     if (crossed := cross_task_table(groups)) is not None:
         return [crossed]
@@ -236,7 +238,7 @@ def tables_of(groups: Sequence[Group]) -> list[CrossTaskTable]:
 
 
 def cross_task_table(groups: Sequence[Group]) -> CrossTaskTable | None:
-    """Return the table of groups with the same tuning; None if all are of one task and one data set.
+    """Return the table of groups with the same tuning; None for a single task and data set, or without aggregators.
 
     Scores on other data than the training set are left out.
     """

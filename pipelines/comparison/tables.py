@@ -135,7 +135,8 @@ def scores(group: Group, *, tuning: bool = True) -> Table:
 def brief_scores(group: Group) -> Table:
     """Return the metrics of a group's rows with the finding, for a terminal."""
     table, signs = scores(group, tuning=False), [_BY_QUERIES]
-    found = finding(group, {row.label: row for row in group.rows})
+    best = group.judged.best if group.judged else {}
+    found = finding(group, {row.label: row for row in group.rows}, best=best)
     return replace(
         table,
         legend=(table.legend[0], *signs * ("?" in marks_of(group).values())),
@@ -151,22 +152,23 @@ def group_doubts(group: Group) -> Iterator[str]:
     yield from doubts(group.metric, means | known, units=group.units)
 
 
-def finding(group: Group, rows: Mapping[str, Row]) -> str:
+def finding(group: Group, rows: Mapping[str, Row], *, best: Mapping[str, Difference]) -> str:
     """Return the first of some rows and those that may be the best, as a sentence; empty without scores.
 
     Args:
         group: of the rows.
         rows: by the names to print, the best first.
+        best: differences from the best of the others among the rows, by label; empty without tests.
     """
     known = {name: row for name, row in rows.items() if not math.isnan(group.mean(row))}
     if not known:
         return ""
-    first, judged = next(iter(known)), group.judged
+    first = next(iter(known))
     text = f"{first} has the best {group.metric.name}, {group.number(group.mean(known[first]))}"
-    if judged is None or not judged.best:
+    if not best:
         return text
-    names = [name for name, row in known.items() if row.label in judged.best]
-    may_be = [name for name in names if known[name].label in judged.confidence_set]
+    names = [name for name, row in known.items() if row.label in best]
+    may_be = [name for name in names if not best[known[name].label].found]
     listed = ", ".join(may_be) if len(may_be) < len(names) else "none is excluded"
     return f"{text}; {len(may_be)} of {len(names)} may be the best (*; 95 %, over {_over(group)}): {listed}"
 
@@ -307,7 +309,7 @@ def detectable(group: Group) -> Table | None:
         if seeds >= planning.runs
     }
     found["any number"] = [planning.floor(tests=n) for n in tests]
-    whole = abs(group.metric.best - group.metric.chance)  # NaN, of which no comparison is true, if unknown
+    whole = abs(group.metric.best - group.metric.chance)  # NaN if unknown: no value exceeds it
     rows = [
         (label, *(ABSENT if value > whole else f"{value:.{digits}f}" for value in values))
         for label, values in found.items()
@@ -380,7 +382,7 @@ def across(table: CrossTaskTable) -> Table:
 
 
 def front(table: CrossTaskTable, *, tuning: bool = True) -> Table:
-    """Return differences from the baseline, whose scores are the first line, and p of being the best.
+    """Return differences from the baseline, whose scores are the first row, and p-values of being the best.
 
     Args:
         table: of one or several columns with the same baseline.
@@ -518,7 +520,7 @@ def brief_across(table: CrossTaskTable) -> Table:
     for column in table.columns:
         rows = sorted(column.rows.items(), key=lambda pair: column.group.rows.index(pair[1]))
         of = f"{' '.join(column.title[:2])}: " * (len(table.columns) > 1)
-        if found := finding(column.group, dict(rows)):
+        if found := finding(column.group, dict(rows), best=column.from_best):
             findings.append(f"{of}{found}")
         findings += [f"{of}{doubt}" for doubt in group_doubts(column.group)]
     if len(table.counting) > 1 and (means := table.means):

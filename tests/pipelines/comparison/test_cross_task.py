@@ -96,11 +96,15 @@ def test_each_recipe_column_has_own_confidence_set():
     judged = Judged(units="queries", labels=joint.labels, intervals={}, best=with_best(joint), joint=joint)
     judged_group = replace(bert.group, judged=judged)
     assert judged.confidence_set == ("gpo, mini", "mean, mini")
-    marks = {}
+    marks, found = {}, []
     for column in (mini, bert):
         of = replace(column, group=judged_group)
         marks |= {row.label: of.from_best[row.label].found for row in of.rows.values()}
+        found.append(tables.finding(of.group, dict(sorted(of.rows.items())), best=of.from_best))
+        single = replace(of, rows={"gpo": of.rows["gpo"]})
+        assert single.from_best == {}, "a single row must not be compared with other recipes"
     assert marks == {"gpo, mini": False, "mean, mini": False, "gpo, bert": False, "mean, bert": True}
+    assert ["2 of 2 may be" in found[0], "1 of 2 may be the best" in found[1]] == [True, True]
 
 
 def costly(made: RunRecord, step: float, weights: float) -> RunRecord:

@@ -68,4 +68,6 @@ def test_evaluation_uses_requested_number_of_vectors(run, how):
     if not how:
         t2i = [int((row > row[i // 2]).sum()) for i, row in enumerate(expected.T)]
         assert found.metrics["t2i/R1"] == pytest.approx(100 * sum(r == 0 for r in t2i) / len(t2i))
-    assert found.metrics != trained.evaluate(f"whole{how}").metrics
+    whole = trained.evaluate(f"whole{how}")
+    assert found.metrics != whole.metrics
+    assert found.item_bytes == score.item_bytes() == whole.item_bytes / 2
