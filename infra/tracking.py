@@ -79,10 +79,10 @@ Point = tuple[str, float, int, int]
 _SQLITE = "sqlite:///"
 _SCHEMES = ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "databricks")
 _PATIENCE = 5  # seconds for a server to answer its first request
-_SHORT = threading.Lock()  # one thread at a time shortens the timeouts, which are variables of the process
+_SHORT = threading.Lock()  # timeouts are environment variables: one thread at a time shortens them
 _DEFAULTS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",  # its 7 take minutes; a `Log` sends again later
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",  # MLflow's 7 take minutes; a `Sender` sends again later
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "60",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
@@ -110,8 +110,9 @@ def connect(uri: str, *, create: bool = False, retries: int = 0) -> MlflowClient
         retries: of requests to a server, after 2, 4, 8, ... seconds.
 
     Raises:
-        InputError: a folder, which MLflow no longer writes to, a database in memory or an unknown scheme; the file is
-            missing, no database, or not writable; the store does not answer.
+        AbsentError: the SQLite file does not exist, and `create` is False.
+        InputError: a folder (which MLflow no longer writes to), a database in memory or an unknown scheme; the file is
+            not a database or not writable; the store does not answer.
     """
     scheme = uri.partition(":")[0].partition("+")[0] if ":" in uri else ""
     if scheme not in _SCHEMES or uri in ("sqlite://", _SQLITE, f"{_SQLITE}:memory:"):
@@ -375,6 +376,8 @@ _MOST = 8  # runs that a message lists
 def resolve_run(uri: str, named: str) -> str:
     """Return the id of the run that a user names by its id, a prefix of it, its name, or `LATEST`.
 
+    A complete id is returned unchecked. `LATEST` skips the members of a joint run.
+
     Raises:
         InputError: an empty name, an unknown run, or several runs; the message lists runs to choose from.
     """
@@ -623,8 +626,14 @@ class Tracker:
         self.text(name, json.dumps(obj, indent=1))
 
     def table(self, name: str, columns: Mapping[str, list[Any]]) -> None:
-        """Store a table as the artifact `name`, which ends in `.json`; the UI shows it as a table."""
-        self._call("log_table", dict(columns), name)
+        """Store or replace a table as the artifact `name`, which ends in `.json`; the UI shows it as a table."""
+        if all(item.path != name for item in self._call("list_artifacts")):
+            self._call("log_table", dict(columns), name)
+            return
+        from pandas import DataFrame
+
+        # `log_table` would append to the artifact
+        self._call("log_text", DataFrame(dict(columns)).to_json(orient="split", index=False), name)
 
     def download(self, artifact_path: str) -> Path:
         """Return the path of an artifact or a folder of artifacts: in the store, or of a copy from a server.

@@ -76,11 +76,15 @@ class Progress(Generic[T]):
 
     def update(self, n: int = 1) -> None:
         """Count `n` more items."""
+        resumes, self._resumes = self._resumes, False
         if self._bar is not None:
-            self._bar.update(n)
+            if resumes:
+                self._bar.initial = self._bar.n = self._bar.last_print_n = n
+            else:
+                self._bar.update(n)
             return
-        if self._resumes:
-            self._resumes, self._resumed_at = False, n
+        if resumes:
+            self._resumed_at = n
         self.done += n
         now = time.monotonic()
         if now - self._started >= self._delay and now - self._updated >= max(

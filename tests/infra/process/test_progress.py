@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 import time
 
@@ -76,11 +77,12 @@ def test_quiet_or_disabled_progress_prints_nothing(capsys, clock, monkeypatch, w
     assert capsys.readouterr().err == ""
 
 
-def test_terminal_bar_uses_same_format_as_log(monkeypatch):
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
+
+def test_terminal_bar_uses_same_format_as_log(monkeypatch):
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
     with Progress(desc="rows", total=4, unit="row", delay=0.0) as bar:
         bar.update(4)
@@ -89,6 +91,16 @@ def test_terminal_bar_uses_same_format_as_log(monkeypatch):
     assert "4/4" in last
     assert last.rstrip().endswith("left  all rows")
     assert "row/s" in last
+
+
+def test_terminal_rate_excludes_resumed_work(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    with Progress(desc="rows", total=2000, unit="row", delay=0.0, resumes=True) as bar:
+        bar.update(1000)
+        time.sleep(0.2)
+        bar.update(1)
+    done, rate = re.search(r"(\d+)/2000 +([\d.]+) row/s", terminal.getvalue().split("\r")[-1]).groups()
+    assert (done, float(rate) < 10) == ("1001", True)
 
 
 def test_only_long_waits_are_reported(capsys, monkeypatch):

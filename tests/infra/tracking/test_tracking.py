@@ -59,6 +59,14 @@ def test_two_threads_can_create_a_store_concurrently(tmp_path):
     assert {run.run_id for run in find_runs(uri, "race", finished=False)} == {run.run_id for run in runs}
 
 
+def test_table_replaces_earlier_table(uri, home):
+    tracker = start(uri, home)
+    for score in (1.5, math.nan):
+        tracker.table("trials.json", {"state": ["trained", "new"], "score": [score, 2.0]})
+    rows = [["trained", None], ["new", 2.0]]
+    assert tracker.read_json("trials.json") == {"columns": ["state", "score"], "data": rows}
+
+
 def test_run_is_created_resumed_finished_and_found(uri, home):
     tracker = start(uri, home, name="gpo seed 0", optim={"lr": 1e-3, "milestones": [15]}, text="", none=None)
     tracker.log({"train/loss": 2.0, "whole/i2t/R1": 10}, step=1)
