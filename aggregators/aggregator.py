@@ -48,9 +48,9 @@ class Context(NamedTuple):
 class Aggregator(nn.Module, ABC):
     """`(x_BND, mask_BN)` -> `Pooled` with vectors `(B, D)`, or `(B, K, D)` where `num_embeddings` K is not 1.
 
-    Masks are bool, True for real elements. Masked values, padding and the other sets of a batch never change a result;
-    `aggregators/contract.py` tests every registered aggregator for that. Constructors take the width of the elements
-    first: `Aggregator(dim, *, ...)`.
+    Masks are bool, True for real elements. Masked values, padding and the other sets of a batch never change a result,
+    except for batch statistics in training; `aggregators/contract.py` checks this. Constructors take the width of the
+    elements first: `Aggregator(dim, *, ...)`.
 
     Subclasses override the attributes below where they differ from the defaults, or set them in the constructor where
     they depend on parameters.
@@ -91,12 +91,13 @@ class Aggregator(nn.Module, ABC):
     ) -> Pooled:
         """Check the inputs, then call `forward` and its hooks with the arguments that are not None.
 
-        For an empty batch (no sets, or no contexts with `all_pairs`) it returns vectors of shape `(0, D)` or
-        `(0, K, D)` without weights, and does not call `forward`, so that running statistics do not change.
+        For an empty batch (no sets, or no contexts with `all_pairs`) it returns empty vectors without weights, and does
+        not call `forward`, so that running statistics do not change. The vectors have the usual number of dimensions,
+        such as `(0, D)` or, with `all_pairs`, `(Q, 0, D)`; K is 1 where `num_embeddings` is None.
 
         Raises:
-            InputError: invalid sets (see `check_sets`); a missing, unexpected or misshapen context or global feature; a
-                `forward` that does not return `Pooled`.
+            InputError: invalid sets (see `check_sets`); a missing, unexpected or misshapen context; an unexpected or
+                misshapen global feature; a `forward` that does not return `Pooled`.
         """
         check_sets(x_BND, mask_BN)
         self._check_context(x_BND.shape[0], context)
@@ -220,7 +221,7 @@ def pool_all_pairs(
 
 
 def one_vector_aggregator(spec: str, dim: int, *, parameter: str) -> Aggregator:
-    """Build the aggregator that a parameter of another one names.
+    """Build the inner aggregator of another one; `parameter` is the name of its spec in error messages.
 
     Raises:
         InputError: it returns several vectors, or needs the other modality.
@@ -236,8 +237,8 @@ def one_vector_aggregator(spec: str, dim: int, *, parameter: str) -> Aggregator:
 def check_sets(x_BND: Tensor, mask_BN: Tensor) -> None:
     """Check the shapes and dtypes of features and mask.
 
-    Empty sets are detected on CPUs only, because the check would synchronise with an accelerator; there, the result of
-    an empty set is undefined. NaN features are accepted and give NaN.
+    Empty sets are detected on CPUs only, and not under tracing, because the check would synchronise with an
+    accelerator; the result of an undetected empty set is undefined. NaN features are accepted and give NaN.
 
     Raises:
         InputError: features that are not `(B, N, D)` floats, a mask that is not `(B, N)` bool, an empty set.
@@ -257,7 +258,7 @@ def check_sets(x_BND: Tensor, mask_BN: Tensor) -> None:
             f"shape {tuple(x_BND.shape[:2])}, one value for every element"
         )
     if not shapes_only(mask_BN):
-        filled_B = mask_BN.numpy().any(axis=1)  # of small batches, sooner than torch's
+        filled_B = mask_BN.numpy().any(axis=1)  # faster than torch for small batches
         if not filled_B.all():
             empty_B = ~filled_B
             raise InputError(

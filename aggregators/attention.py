@@ -22,9 +22,9 @@ def attend(
 ) -> tuple[Tensor, Tensor]:
     """Return attention outputs with heads concatenated, `(B, K, E)`, and weights `(B, K, H, N)`.
 
-    Weights are a softmax over the real elements, in float32 at least. With few queries, keys and values are never
-    materialised: queries pass through the transposed key map, and weighted means of the elements through the value map.
-    By associativity the result is the same, at the cost of K rows instead of 2N.
+    Weights are a softmax over the real elements, computed in float32 at least. With few queries, keys and values are
+    never materialised: queries pass through the transposed key map, and weighted means of the elements through the
+    value map. By associativity the result is the same, and the maps apply to 2K rows per set instead of 2N.
 
     Args:
         query_BKE: projected queries; a batch of 1 is shared by all sets.

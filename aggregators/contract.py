@@ -51,7 +51,7 @@ def aggregator_checks(module: Aggregator, dim: int) -> list[Check]:
 
 
 SIZES = [5, 1, 9, 5]
-MANY = 32  # more than the elements and padding of any random set
+MANY = 32  # more vectors than any random set gives
 
 
 def _shape(module: Aggregator, draw: Draw, width: int) -> None:
@@ -80,7 +80,7 @@ def _vectors(module: Aggregator, inputs: Inputs, *, seed: int = 0) -> Tensor:
 
 
 def _random(module: Aggregator, inputs: Inputs) -> bool:
-    """Whether random numbers, such as dropout in training, change the result; sets of another shape draw others."""
+    """Whether random numbers, such as dropout in training, change the result; they depend on the sets' shape."""
     return module.training and not torch.equal(_vectors(module, inputs), _vectors(module, inputs, seed=1))
 
 
@@ -236,7 +236,7 @@ def _holes(module: Aggregator, draw: Draw, width: int) -> None:
 
 def _low_precision(module: Aggregator, draw: Draw, width: int) -> None:
     inputs = draw(SIZES).fill(0.0)
-    expected = inputs.pool(module).vectors  # sorted, vectors with close first channels could swap
+    expected = inputs.pool(module).vectors  # not `_vectors`: its sorting may swap vectors
     for dtype, tolerance in ((torch.float16, 2e-2), (torch.bfloat16, 1e-1)):
         out = inputs.cast(dtype).pool(copy.deepcopy(module).to(dtype)).vectors
         assert out.dtype == dtype, f"{dtype} sets give a {out.dtype} result"

@@ -17,7 +17,7 @@ from polypool.infra.errors import InputError
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """The output of an aggregator for one set, without padding.
+    """The output of an aggregator for one set; the weights exclude padding.
 
     Attributes:
         size: number of elements N.

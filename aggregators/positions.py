@@ -29,7 +29,7 @@ def sinusoidal(position: Tensor, dim: int) -> Tensor:
 def encode_ranks(
     length: int, dim: int, *, device: torch.device | None = None, dtype: torch.dtype = torch.float32
 ) -> Tensor:
-    """Return the encodings `(length, dim)` of ranks from 0."""
+    """Return the encodings `(length, dim)` of the ranks 0 to `length` - 1."""
     return sinusoidal(torch.arange(length, device=device, dtype=dtype), dim)
 
 
@@ -61,7 +61,8 @@ def encode_grid(
     """Return the encodings `(B, N, dim)` of cells in row-major order: half of the channels each for row and column.
 
     Raises:
-        InputError: a set does not contain all cells of the `(height, width)` grid. On a GPU an assertion fails there.
+        InputError: a set does not contain all cells of the `(height, width)` grid. On a GPU an assertion fails instead;
+            tracing omits the check.
     """
     height, width = grid
     size_B = mask_BN.sum(dim=1)

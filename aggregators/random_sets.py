@@ -111,7 +111,7 @@ class Inputs:
 
 
 def random_inputs(sizes: list[int], *, module: Aggregator, dim: int, global_feature: bool = False) -> Inputs:
-    """Return random sets of the given sizes with the other inputs of an aggregator; contexts have other sizes."""
+    """Return random sets of the given sizes with an aggregator's other inputs; context sets have reversed sizes."""
     x_BND, mask_BN = random_sets(sizes, dim)
     context = None
     if module.context == "set":

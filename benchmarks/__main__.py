@@ -1,8 +1,8 @@
 """`python -m benchmarks [NAME ...] [--quick]`: ratios of this project's speed to a reference, measured side by side.
 
-Each name is a script of this folder, which says what its reference is; without names all are run, but `gpu`. The line
-of a ratio has the medians of both sides, and the lowest and the highest round's ratio. `--quick` runs the scripts at
-tiny sizes, whose numbers mean nothing.
+Each name is one of `SCRIPTS` or `gpu`, a script of this folder, whose docstring names its reference; without names,
+all of `SCRIPTS` run. The line of a ratio has the medians of both sides and of the ratio, and the lowest and the highest
+ratio of a round. `--quick` runs the scripts at tiny sizes, whose numbers mean nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SCRIPTS = ("step", "gpo", "aggregators", "store", "evaluation", "row", "extract"
 
 
 def main() -> None:
-    """Run the scripts one after another; one that cannot run here keeps no other from it."""
+    """Run the scripts one after another; skip those that cannot run here."""
     names = [word for word in sys.argv[1:] if not word.startswith("-")]
     for name in names or SCRIPTS:
         print(f"{name}:", flush=True)

@@ -13,7 +13,7 @@ from polypool.infra.registry import AGGREGATORS
 
 
 def step(module: Aggregator, sizes: tuple[int, int, int, int]) -> Callable[[], None]:
-    """Return what runs an aggregator forward and backward once, on sets of `(batch, elements, context, width)`."""
+    """Return a function that runs an aggregator forward and backward; `sizes`: batch, elements, context, width."""
     batch, elements, others, width = sizes
     x_BND, mask_BN = whole_sets(batch, elements, width)
     x_BND.requires_grad_()

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.coverage [TABLES]`: how often the statistics of `compare` hold the truth, as a Markdown table.
+"""`python -m benchmarks.coverage [TABLES]`: coverage of the sets and intervals of `compare`, as a table.
 
 Tables with known true values are drawn from the model of `compare`: rows, seeds, and units shared by rows.
 """
@@ -26,7 +26,7 @@ from polypool.pipelines.comparison.statistics import (
 )
 
 DRAWS = 199
-"""Errors drawn for each table; `compare` draws 10,000. A test of these few is as exact."""
+"""Repetitions drawn for each table; `compare` draws 10,000. A test with so few has the same error rate."""
 _SEEDS, _UNITS = 1.7, 2.0  # median deviations of a run's score over seeds, and over units
 _GAP = 6.0  # between the best and the others
 _COLUMNS = dict.fromkeys(("best in the set", "all lags", "all differences", "all ranks"), True)
@@ -36,15 +36,15 @@ _COLUMNS |= {"rows in the set": False, "width of a rank": False, "found": True}
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """What tables are drawn with.
+    """Parameters of random tables.
 
     Attributes:
         spacing: of the true scores: all equal, a few best, spread or one best.
         rows, seeds, units: how many.
-        steady: whether all rows vary alike over seeds; else the logarithms of their deviations vary by 0.5.
-        best_varies: how many times as much the best row varies over seeds as it would else.
+        steady: whether all rows have the same deviation over seeds; else the logarithms of the deviations vary by 0.5.
+        best_varies: factor on the deviation of the best row over seeds.
         over_seeds: median deviation of a run's score over seeds.
-        single: share of the rows that have one run, from the first on.
+        single: share of the rows that have one run; these are the first rows.
         mixed: whether rows have from one to `seeds` runs.
         residual: deviation of a run's score over both seeds and units.
         shared: correlation of two rows' residuals in runs of one seed; 0.3 on COCO and Flickr8k.
@@ -64,7 +64,7 @@ class Shape:
 
     @property
     def runs_R(self) -> np.ndarray:
-        """Numbers of runs, of the same first seeds."""
+        """Numbers of runs; a row with fewer runs has the first of the seeds."""
         place_R = np.arange(self.rows)
         if self.mixed:
             return 1 + place_R % self.seeds
@@ -84,13 +84,13 @@ class Shape:
 
 @dataclass(frozen=True, kw_only=True)
 class Drawn:
-    """The statistics of a table of normal contributions, drawn by their distribution instead of unit by unit.
+    """The statistics of a table of normal contributions, drawn from their distribution instead of unit by unit.
 
     Attributes:
         value_R: scores.
         own_R: each row's variance of runs over seeds; 0 for one run.
-        units_RR: covariance over units, of the mean over runs, over their number.
-        residual_RR: covariance of the scores by residuals; 0 for rows of one run.
+        units_RR: estimated covariance of the scores over units, including residuals.
+        residual_RR: estimated covariance of the scores by residuals; 0 for rows of one run.
         shape: of the table.
     """
 
@@ -102,7 +102,7 @@ class Drawn:
 
     @property
     def joint(self) -> Joint:
-        """The scores as `compare` has them."""
+        """The scores with their variances, as in `compare`."""
         runs_R = self.shape.runs_R
         return joint_of(
             [*map(str, range(self.shape.rows))],
@@ -160,7 +160,7 @@ def _root(covariance_RR: np.ndarray) -> np.ndarray:
 
 
 def findings(shape: Shape, rng: np.random.Generator) -> dict[str, float]:
-    """Return whether the statistics of one table hold the truth, and how much they say."""
+    """Return whether the sets and intervals of one table contain the truth, and how large they are."""
     drawn, true_R = draw(shape, rng), shape.true_R
     found = drawn.joint
     best = with_best(found, draws=DRAWS)
@@ -190,7 +190,7 @@ def _holds(of: Difference, true: float) -> bool:
 
 
 def near_best(rng: np.random.Generator, *, right: float, seeds: int, units: int) -> dict[str, float]:
-    """Return whether the interval of an accuracy near 100 % holds it, with its end and without it."""
+    """Return whether the interval of an accuracy near 100 % contains it, plain and ended at 100, or exceeds 100."""
     hard_n, of_seeds_S = rng.normal(size=units), 0.1 * rng.normal(size=seeds)
     level = np.sqrt(1.01 + 0.5) * float(ndtri(right))
     y_Sn = 100.0 * (level + of_seeds_S[:, None] + hard_n + np.sqrt(0.5) * rng.normal(size=(seeds, units)) > 0)
@@ -229,7 +229,7 @@ SHAPES = {
 
 
 def main(*, tables: int = 2_000) -> None:
-    """Print a line of each shape: shares in per cent, and means."""
+    """Print a line for each shape: shares in per cent, and means."""
     print("| tables | " + " | ".join(_COLUMNS) + " |\n|---|" + "---:|" * len(_COLUMNS))
     for name, shape in SHAPES.items():
         rng = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""Extraction from photographs by a ViT of the size of DINOv2-S, with its workers' start, against a plain loop."""
+"""Extraction from photographs by a ViT of DINOv2-S's size, including the start of workers, against a plain loop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import polypool as pp
 from benchmarks.side_by_side import compare, run
 
 WIDTHS = {True: (8, 1, 2, 28), False: (384, 12, 6, 224)}
-"""Width, layers, heads and pixels of the model, by whether sizes are tiny."""
+"""Width, layers, heads and pixels of the model; the key is `quick`."""
 
 
 def save_model(folder: Path, sizes: Sequence[int]) -> None:
@@ -51,7 +51,7 @@ def write_corpus(folder: Path, count: int) -> list[Path]:
 
 
 def plain(paths: Sequence[Path], model: Path) -> None:
-    """Describe images one after another, as people do who have no more than transformers."""
+    """Encode images one after another with transformers only."""
     from transformers import AutoImageProcessor, AutoModel
 
     processor, network = AutoImageProcessor.from_pretrained(model), AutoModel.from_pretrained(model).eval()

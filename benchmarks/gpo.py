@@ -16,7 +16,7 @@ from polypool.aggregators.ranks.gpo import GPO
 
 
 def usual_way(gpo: GPO, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
-    """Compute the same as `gpo` as VSE-infinity's code does, with the weights of `gpo`."""
+    """Compute the output of `gpo` in the way of VSE-infinity's code, with the parameters of `gpo`."""
     encoding_BNC = encode_ranks(x_BND.shape[1], gpo.positions).to(x_BND.device).expand(len(x_BND), -1, -1)
     packed = pack_padded_sequence(
         encoding_BNC, mask_BN.sum(dim=1).cpu(), batch_first=True, enforce_sorted=False

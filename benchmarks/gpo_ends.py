@@ -1,8 +1,8 @@
 """Variants of GPO that break the symmetry of signed features, under which it weighs both ends of the ranks.
 
-A linear map in front of the pooling may turn the sign of any channel, and then its largest values become its smallest:
-nothing tells GPO, whose weights are shared by all channels, which end of a channel says that something is there. Each
-variant takes that freedom away in another way. They are parts of their own, trained from a checkout:
+A linear map before the pooling may flip the sign of any channel, and its largest values become its smallest. GPO, whose
+weights are shared by all channels, cannot know which end of a channel indicates presence. Each variant removes that
+freedom in another way. They are not registered, and train from a checkout:
 
     polypool sweep --recipes coco_mini_dinov2_minilm --aggregators gpo benchmarks.gpo_ends:Rectified ... --seeds 3
 """
@@ -17,7 +17,7 @@ from polypool.aggregators.ranks.gpo import GPO
 
 
 class Rectified(GPO):
-    """GPO of max(x, 0), so that absence is 0 in every channel and its smallest values say nothing."""
+    """GPO of max(x, 0), so that absence is 0 in every channel and its smallest values carry no information."""
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
         return super().forward(x_BND.relu(), mask_BN)
@@ -46,7 +46,7 @@ class OneSided(GPO):
 
 
 class BeforeMap(Aggregator):
-    """GPO of the features as they are, before the linear map and the MLP that `regions` puts in front of it.
+    """GPO of the stored features, before instead of after the linear map and the MLP of `regions`.
 
     For `--visual stored`: the pooled vector is standardised over the batch, then mapped by the layers of `regions`.
 

@@ -1,8 +1,8 @@
-"""`python -m benchmarks.gpu`: what only a GPU runs, checked against the CPU and float64, then measured against targets.
+"""`python -m benchmarks.gpu`: check GPU code against the CPU and float64, then measure it against targets.
 
-Aggregators and Triton kernels; steps with their data as CUDA graphs, beside plain torch; a validation of COCO's size;
-extraction beside the bare model; memory of a step in chunks; sums over GPUs by NCCL. It needs neither Ray nor MLflow. A
-wrong result is an error; a missed target gives exit code 1. Targets are for one H100.
+Aggregators and Triton kernels; steps with their data as CUDA graphs, against plain torch; a validation of COCO's size;
+extraction against the bare model; memory of a step in chunks; sums over GPUs by NCCL. It needs neither Ray nor MLflow.
+A wrong result is an error; a missed target gives exit code 1. Targets are for one H100.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Targets:
 
 
 def replayed(work: Callable[[], Any], device: torch.device) -> Callable[[], Any]:
-    """Return the work as one CUDA graph; on a CPU, the work itself."""
+    """Return a function that replays the work as one CUDA graph; on a CPU, the work itself."""
     if device.type != "cuda":
         return work
     for _ in range(3):
@@ -86,13 +86,13 @@ def torch_sort(x_BND: Tensor, weight_BN: Tensor, mask_BN: Tensor) -> Tensor:
 
 
 def gradients(way, x_BND: Tensor, weight_BN: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the sums and the gradient of the weights; the elements' is made, too."""
+    """Return the sums and the gradient of the weights; the gradient of the elements is computed, too."""
     out_BD = way(x_BND, weight_BN, mask_BN)
     return out_BD.detach(), torch.autograd.grad(out_BD.sum(), (x_BND, weight_BN))[1]
 
 
 def kernels(device: torch.device, targets: Targets, *, quick: bool) -> None:
-    """Compare the sorted sum with the formula in float64; measure it, and GPO as a graph, against torch's sort."""
+    """Compare the sorted sum with the formula in float64; measure GPO as a graph against torch's sort."""
     batch, width = (2, 16) if quick else (128, 1024)
     for elements in (5,) if quick else (16, 36, 64):
         x_BND, mask_BN = (part.to(device) for part in whole_sets(batch, elements, width))
@@ -149,7 +149,7 @@ def agreement(device: torch.device) -> None:
 
 
 def of_run(settings: Run, device: torch.device) -> Callable[[int], float]:
-    """Return what trains an epoch of a run and says the milliseconds of a step, with its data; graphs are captured."""
+    """Return a function that trains an epoch with captured graphs, and returns the milliseconds of a step with data."""
     trainer = step.past_warm_up(settings, device)
     trainer.use_device()
 
@@ -181,7 +181,7 @@ def losses(settings: Run, device: torch.device, *, captured: bool) -> Tensor:
 
 
 def steps(device: torch.device, targets: Targets, *, quick: bool) -> None:
-    """Measure steps with their data as graphs, beside plain torch, and a validation of COCO's size."""
+    """Measure steps with their data as graphs against plain torch, and a validation of COCO's size."""
     step.main(quick=quick, device=device)
     sizes = step.TINY if quick else step.FULL
     small = {
@@ -301,7 +301,7 @@ def extraction(device: torch.device, targets: Targets, *, quick: bool) -> None:
 
 
 def _peak(trainer: step.Trainer, batch: dict[str, Tensor], chunk: int, _: int) -> float:
-    """Return by how many MB the memory of the GPU grows at most in a step's gradients."""
+    """Return the peak growth of GPU memory in MB while computing a step's gradients."""
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()

@@ -18,14 +18,14 @@ EPOCHS, BATCH, WIDTH, WARMUP, RATE = 6, 128, 384, 50, 2e-3
 
 
 class Sets:
-    """Sets of vectors in a file: `(P, F)` float16, one set after another, and where each begins."""
+    """Sets of vectors in a file: `(P, F)` float16, one set after another, and the first row of each."""
 
     def __init__(self, path: Path) -> None:
         stored = np.load(path)
         self.x_PF, self.first_S = torch.from_numpy(stored["x"]), stored["first"]
 
     def padded(self, set_B: np.ndarray, keep: float = 1.0) -> tuple[Tensor, Tensor]:
-        """Return `(B, N, F)` and the mask `(B, N)` of some sets, with a random part of their vectors."""
+        """Return `(B, N, F)` and the mask `(B, N)` of some sets; `keep`: probability of keeping a vector."""
         rows = [torch.arange(self.first_S[s], self.first_S[s + 1]) for s in set_B]
         if keep < 1:
             kept = [row[torch.rand(len(row)) < keep] for row in rows]
@@ -55,7 +55,7 @@ class Model(nn.Module):
 
 
 def pooled(x_RD: Tensor, mask_BN: Tensor) -> Tensor:
-    """Return the means `(B, D)` of the sets whose elements are `(R, D)`, with length 1."""
+    """Return the means `(B, D)` of the sets whose elements are `(R, D)`, scaled to length 1."""
     set_R = mask_BN.nonzero()[:, 0]
     total_BD = x_RD.new_zeros(len(mask_BN), x_RD.shape[1]).index_add_(0, set_R, x_RD)
     return nn.functional.normalize(total_BD / mask_BN.sum(dim=1, keepdim=True), dim=1)

@@ -1,7 +1,7 @@
 """A step of VSE-infinity in plain torch, for a GPU: padded sets throughout, without the project's parts.
 
-It has the size of `coco_region_bigru` and one shape of batch, and asks the device for no value, so that the whole step
-can be one CUDA graph. `python -m benchmarks.gpu` measures it beside the project's step.
+It has the size of `coco_region_bigru` and one shape of batch, and copies no value to the host, so that the whole step
+can be one CUDA graph. `python -m benchmarks.gpu` measures it next to the project's step.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def turned(x_BND: Tensor, size_B: Tensor) -> Tensor:
 
 
 class TwoWays(nn.Module):
-    """Two GRUs, one for each direction, averaged."""
+    """The mean of two GRUs, one for each direction."""
 
     def __init__(self, inputs: int, hidden: int) -> None:
         super().__init__()

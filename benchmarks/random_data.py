@@ -18,11 +18,11 @@ from polypool.tasks.datasets.corpus import Item, Question, write_corpus, write_q
 from polypool.tasks.run import Run
 
 _POOL = 1024
-"""Vectors that sets begin with."""
+"""Number of vectors at which a set can start."""
 
 
 def whole_sets(batch: int, elements: int, width: int) -> tuple[Tensor, Tensor]:
-    """Return sets without pads: `(B, N, D)`, and a mask `(B, N)` that is True throughout; the same at each call."""
+    """Return sets without pads, `(B, N, D)`, and a mask `(B, N)` of True; the same at each call."""
     x_BND = torch.randn(batch, elements, width, generator=torch.Generator().manual_seed(0))
     return x_BND, torch.ones(batch, elements, dtype=torch.bool)
 
@@ -30,7 +30,7 @@ def whole_sets(batch: int, elements: int, width: int) -> tuple[Tensor, Tensor]:
 def feature_sets(size_S: np.ndarray, *, dim: int, of_S: np.ndarray | None = None) -> Iterator[np.ndarray]:
     """Yield one float16 set `(N, dim)` for each size: parts of a common pool, so that many are made quickly.
 
-    Sets with the same number in `of_S` begin at the same vector; by default each has its own.
+    Sets with the same number in `of_S` start at the same vector; by default each set has its own start.
     """
     rng, largest = np.random.default_rng(0), int(size_S.max())
     of_S = np.arange(len(size_S)) if of_S is None else of_S
@@ -49,7 +49,7 @@ def feature_store(
     statistics: bool = False,
     of_S: np.ndarray | None = None,
 ) -> FeatureStore:
-    """Write the sets of `feature_sets`, by the numbers of their rows or by `ids`, and open the store."""
+    """Write the sets of `feature_sets` under `ids` (default: their numbers), and open the store."""
     ids = ids or [*map(str, range(len(size_S)))]
     with StoreWriter(folder, dim=dim, source={"reader": "benchmark"}) as writer:
         for id, x_ND in zip(ids, feature_sets(size_S, dim=dim, of_S=of_S), strict=True):
@@ -69,7 +69,7 @@ def image_run(
 ) -> Run:
     """Write a corpus and a store of `regions` vectors an image to `folder`, and return a run on them.
 
-    Images have five captions of 8 to 16 of `words` words. The run is `coco_region_bigru` but for `changes`.
+    Images have five captions of 8 to 16 of `words` words. The run is `coco_region_bigru` with `changes`.
     """
     sentence = sentences(words)
     splits = ["train"] * images + ["val"] * 2 + ["test"] * test

@@ -1,7 +1,7 @@
-"""A row of a comparison, and a sweep of several, from the command to their end, against a plain script per row.
+"""A row of a comparison, and a sweep of several, from command to exit, against a plain script per row.
 
-Processor time of all processes. The script (`benchmarks.plain_row`) trains the same model on the same numbers, without
-a registry, a store, a log, figures or a restart.
+Measures the processor time of all processes. The script (`benchmarks.plain_row`) trains the same model on the same
+numbers, without a registry, a store, a log, figures or a restart.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ RECIPE = "coco_mini_dinov2_minilm"
 
 
 def write_data(folder: Path, counts: dict[str, int]) -> None:
-    """Write a corpus of so many images of each split with two stores, and the same numbers as the script reads them.
+    """Write a corpus with two stores, and the same features in the files of the plain script.
 
-    A caption has some vectors of its image.
+    `counts` has the number of images of each split. A caption has some vectors of its image.
     """
     split_I = np.repeat([*counts], [*counts.values()])
     texts = [f"{image} {number}" for image in range(len(split_I)) for number in range(CAPTIONS)]
@@ -50,10 +50,10 @@ def write_data(folder: Path, counts: dict[str, int]) -> None:
 
 
 def cost(words: Sequence[str], folder: Path, *, times: int = 1) -> float:
-    """Return the processor seconds of Python with some arguments, so many times, and of all that it waits for.
+    """Return the processor seconds of running Python `times` times with some arguments, child processes included.
 
     Raises:
-        RuntimeError: it failed; the end of its output is in the message.
+        RuntimeError: it failed; the message has the end of its standard error.
     """
     env = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     env |= {"POLYPOOL_HOME": str(folder), "MLFLOW_TRACKING_URI": f"sqlite:///{folder / 'mlflow.db'}"}

@@ -1,4 +1,4 @@
-"""Searches a second over HTTP, against the endpoint that one would write in FastAPI around the same model."""
+"""Searches a second over HTTP, against a plain FastAPI endpoint with the same model."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def own(trained: TrainedModel) -> ASGIApp:
 
 
 def plain(trained: TrainedModel) -> ASGIApp:
-    """Return a search as one would write it: a text is encoded, compared with all images, and the best are returned."""
+    """Return an application with a plain search: encode the texts, compare them with all images, return the best."""
     ids, app = trained.pairs("test", "be searched").item_ids, FastAPI()
     store: Any = trained.adapter.store
     gallery_VD = trained.encode_visual([store[row] for row in store.rows(ids)])
@@ -93,7 +93,7 @@ def serving(make: Callable[[TrainedModel], ASGIApp], settings: Run) -> Iterator[
 
 
 def hits(port: int, texts: list[str]) -> list[list[dict[str, Any]]]:
-    """Return the results of searches, each sent when the one before is answered."""
+    """Return the results of searches, sent one after another over one connection."""
     found = []
     with closing(http.client.HTTPConnection(HOST, port, timeout=120)) as connection:
         for text in texts:
@@ -108,7 +108,7 @@ def hits(port: int, texts: list[str]) -> list[list[dict[str, Any]]]:
 
 
 def rate(port: int, texts: list[str], clients: int) -> float:
-    """Return the searches a second of so many clients at once."""
+    """Return the searches a second of concurrent clients."""
     started = time.perf_counter()
     with ThreadPoolExecutor(clients) as pool:
         list(pool.map(lambda n: hits(port, texts[n::clients]), range(clients)))
@@ -122,7 +122,7 @@ def main(*, quick: bool = False) -> None:
     rng = np.random.default_rng(1)
     texts = [" ".join(f"w{word}" for word in rng.integers(words, size=12)) for _ in range(requests)]
     with tempfile.TemporaryDirectory() as folder:
-        train = 1 + words // 11  # whose captions hold nearly all words
+        train = 1 + words // 11  # images whose captions contain nearly all words
         settings = image_run(Path(folder), images=train, words=words, regions=1, dim=8, test=images, **sizes)
         with serving(own, settings) as ours, serving(plain, settings) as theirs:
             scores = ([hit["score"] for hit in hits(port, texts[:1])[0]] for port in (ours, theirs))

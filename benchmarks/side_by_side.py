@@ -1,4 +1,4 @@
-"""Two sides measured by turns in one run, and the line that says how they compare."""
+"""Measure two sides alternately in one run, and print their ratio."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 
 
 class Measured(NamedTuple):
-    """Ours, in its unit, and ours / reference."""
+    """Medians over the rounds: ours, in its unit, and ours / reference."""
 
     ours: float
     ratio: float
@@ -32,12 +32,9 @@ def compare(
 
     Args:
         name: description of the measurement and its reference.
-        ours, reference: functions of the round's number that return a measurement; the first one alternates.
-        rounds: how many.
-        unit: of the numbers.
-
-    Returns:
-        Medians over the rounds.
+        ours, reference: functions of the round's number that return a measurement; rounds alternate their order.
+        rounds: number of rounds.
+        unit: unit of the measurements.
     """
     value_2R = np.empty((2, rounds))
     for number in range(rounds):
@@ -54,10 +51,10 @@ def compare(
 
 
 def milliseconds(work: Callable[[], Any], *, repeats: int = 1) -> Callable[[int], float]:
-    """Return what works, and says how long one call took; it has worked once, and waits for a GPU.
+    """Return a function that returns the mean milliseconds of a call of `work`, GPU work included, after a warm-up.
 
-    By the clock, but where torch has one thread (OMP_NUM_THREADS=1) the processor's time, which is the same however
-    busy the machine is.
+    It measures wall-clock time, or with one thread of torch (OMP_NUM_THREADS=1) processor time, which is independent of
+    other work on the machine.
     """
     clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
 
@@ -74,7 +71,7 @@ def milliseconds(work: Callable[[], Any], *, repeats: int = 1) -> Callable[[int]
 
 
 def apart(work: Callable[..., Any], *arguments: Any) -> Any:
-    """Return `work(*arguments)` of a fresh process."""
+    """Return the result of `work(*arguments)` in a fresh process."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         return pool.submit(work, *arguments).result()
 

@@ -1,7 +1,8 @@
 """A training step of `coco_region_bigru`, forward to optimiser, against the arithmetic of VSE-infinity's code.
 
-There pads go through the maps of regions and are counted by batch normalisation, the GRU of captions is torch's,
-pooling sorts along the sets and has a row of its GRU for every set, and AdamW goes weight by weight.
+In that code, pads pass through the maps of regions and count in batch normalisation, the GRU of captions is torch's,
+pooling sorts along the sets and runs its GRU on a row for every set, and AdamW is torch's default: not fused, and on a
+CPU one tensor after another.
 """
 
 from __future__ import annotations
@@ -35,19 +36,19 @@ FULL = {"images": 768, "regions": 36, "dim": 2048, "words": 11_000, "optim": {"b
 
 
 class AuthorsStep:
-    """Loss, gradients, clipping and AdamW, from a copy of a dual encoder's weights."""
+    """Loss, gradients, clipping and AdamW on a copy of a dual encoder's weights."""
 
     def __init__(self, model: Any, optim: Optim) -> None:
         self.model, self.clip = copy.deepcopy(model).train(), optim.clip
         for part in self.model.modules():
             if isinstance(part, nn.RNNBase):
-                part.flatten_parameters()  # as cuDNN wants them, and as a copy is not
+                part.flatten_parameters()  # cuDNN needs one block, which a copy is not
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(), lr=optim.lr, weight_decay=optim.weight_decay
         )
 
     def __call__(self, batch: Batch) -> dict[str, Tensor]:
-        """Change the weights; return the loss and the norm of its gradient. Features are float32, zero in pads."""
+        """Update the weights; return the loss and the norm of its gradient. Features are float32, zero in pads."""
         loss = self._loss(self._images(batch) @ self._captions(batch).T)
         self.optimizer.zero_grad()
         loss.backward()
@@ -78,7 +79,7 @@ class AuthorsStep:
 
 
 def past_warm_up(run: Run, device: torch.device) -> Trainer:
-    """Return the trainer of a run that has come to the epoch in which the hardest negatives count."""
+    """Return the trainer of a run at its second epoch, the first in which a triplet loss takes hardest negatives."""
     quiet = {"log": None, "report": lambda metrics, folder: None, "bar": lambda **_: None}
     trainer = Trainer(run, TASKS.build(run.task, run), device=device, **quiet)
     trainer.progress.samples = trainer.order.epoch_samples
@@ -87,7 +88,7 @@ def past_warm_up(run: Run, device: torch.device) -> Trainer:
 
 
 def check(run: Run, device: torch.device, size: int) -> None:
-    """Let both take a step from the same weights, on different images whose sets have no pads, and compare."""
+    """Compare a step of both from the same weights, on distinct images whose sets have no pads."""
     trainer = past_warm_up(derive(run, data={"visual_augment": ""}), device)
     authors = AuthorsStep(trainer.model, run.optim)
     _, first_I = np.unique(trainer.data.owner_T, return_index=True)

@@ -35,7 +35,7 @@ def write_hdf5(path: Path, size_S: np.ndarray, dim: int) -> None:
 
 @contextmanager
 def opened(kind: str, folder: Path, size_S: np.ndarray) -> Iterator[Padded]:
-    """Open the sets as `store`, or as `h5py`: a zeroed tensor, and one slice for each set; yield what makes a batch."""
+    """Open the `store`, or the HDF5 file, read by one slice for each set into zeros; yield a function for batches."""
     if kind == "store":
         yield FeatureStore.open(folder / "store").padded
         return
@@ -54,7 +54,7 @@ def opened(kind: str, folder: Path, size_S: np.ndarray) -> Iterator[Padded]:
 
 
 def epoch(kind: str, folder: Path, size_S: np.ndarray, number: int, *, warm_up: int = 0) -> float:
-    """Return the MB of sets a second, opening included, of an epoch; the first `warm_up` batches are not counted."""
+    """Return the MB of sets a second of an epoch, from batch `warm_up` on, without opening the sets."""
     row_S, read, started = np.random.default_rng(number).permutation(len(size_S)), 0, time.perf_counter()
     with opened(kind, folder, size_S) as padded:
         for batch, row_B in enumerate(np.array_split(row_S, max(1, len(row_S) // BATCH))):
@@ -76,7 +76,7 @@ def cold(kind: str, folder: Path, size_S: np.ndarray, number: int) -> float:
 
 
 def beyond(kind: str, folder: Path, size_S: np.ndarray, number: int, *, memory_MB: int) -> float:
-    """Read an epoch in a fresh process of a control group that has no more memory than this, page cache included.
+    """Read an epoch in a fresh process of a control group limited to `memory_MB`, page cache included.
 
     Raises:
         InputError: no such group can be made here.
@@ -97,7 +97,7 @@ def beyond(kind: str, folder: Path, size_S: np.ndarray, number: int, *, memory_M
 
 def _within(group: Path, kind: str, folder: Path, size_S: np.ndarray, number: int) -> float:
     (group / "cgroup.procs").write_text(str(os.getpid()))
-    # in a process that is born in the group: what this one has stays counted where it was
+    # in a child process, started in the group: the memory of this one stays charged to its former group
     return apart(partial(epoch, warm_up=len(size_S) // BATCH // 2), kind, folder, size_S, number)
 
 

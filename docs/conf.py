@@ -28,7 +28,7 @@ exclude_patterns = ["generate"]
 myst_enable_extensions = ["colon_fence", "deflist", "tasklist"]
 myst_heading_anchors = 4
 myst_links_external_new_tab = False
-smartquotes_action = "qe"  # -- begins an option
+smartquotes_action = "qe"  # leaves `--` of options unchanged
 default_role = "code"  # docstrings have Markdown's single backticks
 
 autodoc_member_order = "bysource"
@@ -38,7 +38,7 @@ maximum_signature_line_length = 80
 nitpicky = True
 nitpick_ignore_regex = [("py:.*", r".*")]  # types in signatures: most belong to other packages, or to no page
 
-html_math_renderer = "mathml"  # drawn by browsers themselves: no script, and nothing from a network
+html_math_renderer = "mathml"  # rendered by browsers, without scripts or network
 html_theme = "furo"
 html_title = f"polypool {version}"
 html_static_path = ["static"]
@@ -65,7 +65,7 @@ def read_google_style(
 
 
 def link_pages(app: Sphinx, page: str, source: list[str]) -> None:
-    """Lead links to CONTRIBUTING.md, which GitHub shows, to the page that includes it."""
+    """Redirect links to CONTRIBUTING.md, which work on GitHub, to the page that includes it."""
     source[0] = source[0].replace("](../CONTRIBUTING.md", "](contributing.md")
 
 
@@ -96,7 +96,7 @@ def _mathml(tex: str, *, as_block: bool) -> str:
 
 
 def check_pages(app: Sphinx, error: Exception | None) -> None:
-    """Raise an error where a page of Sphinx's own, such as search.html, has replaced one of ours."""
+    """Raise an error if a page of Sphinx's own, such as search.html, has replaced one of ours."""
     for name in app.env.found_docs if error is None else ():
         headings = re.findall(r"<h1>(.*?)</h1>", Path(app.outdir, f"{name}.html").read_text(), re.DOTALL)
         if app.env.titles[name].astext() not in [

@@ -1,4 +1,4 @@
-"""`make pictures`: the site's pictures of pages and figures, drawn anew from runs of the demo.
+"""`make pictures`: redraw the site's pictures of pages and figures from runs of the demo.
 
 Runs and data are in build/pictures and stay there: delete the folder for new ones. Pages are drawn by Chromium through
 Playwright (`playwright install chromium`, or CHROMIUM for an installed one, with its flags in CHROMIUM_FLAGS).
@@ -34,7 +34,7 @@ PORT = 8765
 
 
 def main() -> None:
-    """Make the runs where there are none, then the pictures."""
+    """Make missing runs, then the pictures."""
     os.environ |= {"POLYPOOL_HOME": str(HOME), "MLFLOW_TRACKING_URI": tracking_uri(HOME)}
     HOME.mkdir(parents=True, exist_ok=True)
     for experiment, words in RUNS.items():
@@ -84,7 +84,7 @@ def browser() -> Iterator[Page]:
 
 
 def shoot(page: Page, name: str, *, height: int) -> None:
-    """Keep the upper part of a page as a picture of the site."""
+    """Save the upper part of a page as a picture of the site."""
     page.set_viewport_size({"width": WIDTH, "height": height})
     page.screenshot(path=IMAGES / f"{name}.png")
 

@@ -1,1 +1,1 @@
-"""Encoders map raw inputs or stored features to sets of vectors in the joint width."""
+"""Encoders map raw inputs or stored features to sets of vectors."""

@@ -19,8 +19,9 @@ product of 1,760 rows of 384 values takes 0.5 ms."""
 class Rows:
     """The elements of padded sets as R rows, so that element-wise maps skip the padding.
 
-    On a CPU, rows are the real elements, followed by copies of the first up to a multiple of `STEP`. Under tracing and
-    on a GPU, where counting real elements would synchronise with the host, rows are all B x N elements.
+    On a CPU, rows are the real elements, then copies of the first one up to a multiple of `STEP`, at most B x N rows.
+    Rows are all B x N elements if none is padding, under tracing, and on a GPU, where counting real elements would
+    synchronise with the host.
 
     Attributes:
         mask_R: True for real elements if rows are all elements; None if no row is padding.

@@ -1,4 +1,4 @@
-"""Base classes of encoders, which map raw inputs or stored features to sets in the joint width."""
+"""Base classes of encoders, which map raw inputs or stored features to sets of vectors."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Encoder(nn.Module, ABC):
     global_width: int = 0
     """Width S of the global feature; 0 for none."""
     reads: str = "features"
-    """Input: stored `features` of images or texts, `pixels`, or `tokens` of texts."""
+    """Input: stored `features`, `pixels` of images or videos, or `tokens` of texts."""
     published: str = ""
     """Submodule with published weights (a transformers model), which `--adapt` changes; empty for none."""
     adaptation: Adaptation | None = None
@@ -80,7 +80,7 @@ class Encoder(nn.Module, ABC):
         """
 
     def before_affine(self, x: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor, nn.Module] | None:
-        """Return the input of `forward`'s last step, if that is an element-wise affine map.
+        """Return the input of the last step of `forward`, if that is an affine map of each element.
 
         Returns:
             The sets `(B, N, F)`, their mask, and the map, which commutes with means; or None.

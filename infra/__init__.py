@@ -1,1 +1,1 @@
-"""Infrastructure that is independent of tasks and pipelines: registry, store, video, tracking, Ray, checkpoints."""
+"""Infrastructure that is independent of tasks and pipelines: registry, storage, feature store, video, tracking, Ray."""

@@ -1,4 +1,4 @@
-"""Errors with a message for the user; verbs end them with exit code 2 and no traceback (`infra.process.command`)."""
+"""Errors with a message for the user; verbs print it and exit with a code, usually 2 (`infra.process.command`)."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ def _adapter(kind: Any) -> TypeAdapter:
     from pydantic import ConfigDict, TypeAdapter
 
     config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
-    return TypeAdapter(tuple[kind], config=config)  # of a dataclass itself, it would be its configuration
+    return TypeAdapter(tuple[kind], config=config)  # pydantic refuses `config` for a bare dataclass
 
 
 def _checked(kind: Any, check: Callable[[TypeAdapter], Any], *, where: str = "") -> Any:
@@ -208,7 +208,7 @@ def _refused(kind: Any, error: ValidationError, where: str) -> InputError:
     if first["type"] == "unexpected_keyword_argument":
         inside = place.removesuffix(str(names[-1]))
         return unknown("field", place, [inside + known for known in _fields_at(kind, names[:-1])])
-    if isinstance(raised, InputError):  # of a rule, or of fields together
+    if isinstance(raised, InputError):  # raised by a rule, or by `__post_init__`
         return InputError(f"{place}: {raised}" if place else str(raised))
     expected = (
         str(raised) if isinstance(raised, ValueError) else first["msg"].removeprefix("Input should be ")
@@ -216,7 +216,7 @@ def _refused(kind: Any, error: ValidationError, where: str) -> InputError:
     expected = _EXPECTED.get(first["type"].removesuffix("_type"), expected)
     if first["type"] == "literal_error":
         expected = "one of " + expected.replace(" or ", ", ").replace("'", "")
-    if first["type"] == "tuple_type" and where:  # of an instance
+    if first["type"] == "tuple_type" and where:  # an instance is checked, not JSON
         expected = "a tuple"
     return InputError(f"{place or 'it'} must be {expected}, not {_SHOWN.repr(value)}")
 

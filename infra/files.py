@@ -41,7 +41,7 @@ def existing(path: str | Path, *, what: str) -> Path:
 
 
 def why_no_file(path: str | Path) -> str | None:
-    """Return why a path is not a non-empty file, without the path; None if it is.
+    """Return why a path is not a readable, non-empty file, without the path; None if it is.
 
     Pipes, devices and sockets are not opened, because that may block for ever.
     """
@@ -133,7 +133,7 @@ def read_json(path: str | Path, *, what: str, entry: Callable[[dict[str, Any]], 
     """Read a UTF-8 JSON file; see `parse_json`.
 
     Raises:
-        InputError: a missing file or invalid JSON; the message gives the line of the error.
+        InputError: a missing or unreadable file, invalid JSON, or a duplicate key.
     """
     path = existing(path, what=what)
     try:
@@ -155,7 +155,7 @@ def parse_json(
         entry: maps each object while parsing (`object_hook`).
 
     Raises:
-        InputError: invalid JSON, or a duplicate key; the message gives the line of the error.
+        InputError: invalid JSON (the message gives the line of a syntax error), or a duplicate key.
     """
 
     def made(pairs: list[tuple[str, Any]]) -> Any:
@@ -175,7 +175,7 @@ def parse_json(
     except (
         ValueError,
         RecursionError,
-    ) as error:  # invalid UTF-8, or a number with more digits than Python parses
+    ) as error:  # invalid UTF-8, a duplicate key, too many digits or too deep nesting
         raise InputError(f"{where}: not valid JSON: {error}; expected {what}") from error
 
 
@@ -220,11 +220,11 @@ def causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def disk_fault(error: BaseException, folder: Path) -> str | None:
-    """Return the message for an error caused by a full or read-only disk; None for other errors.
+    """Return the message for an error caused by a full disk or a folder without write access; None for other errors.
 
     Args:
         error: the exception.
-        folder: output folder; the folder of temporary files is checked, too.
+        folder: output folder; if a disk is full, the message also gives the free space of the temporary folder.
     """
     for each in causes(error):
         number = _errno(each)
@@ -240,7 +240,7 @@ def disk_fault(error: BaseException, folder: Path) -> str | None:
 
 
 def _errno(error: BaseException) -> int | None:
-    """Return the error number of the system, parsed from the message for libraries that give it only there."""
+    """Return the error number of the system, parsed from the message of libraries that give it nowhere else."""
     if isinstance(error, OSError):
         return error.errno
     if found := _RUST_ERROR.search(str(error)):

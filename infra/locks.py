@@ -28,7 +28,7 @@ class Lock:
     Args:
         path: the lock file; its folders are created if necessary.
         of: the locked resource, a prefix of messages.
-        seconds: to wait for the lock.
+        seconds: timeout, at least 0.2.
 
     Raises:
         HeldError: another process or thread holds it.

@@ -27,7 +27,7 @@ def home() -> Path:
     its home is the folder of an editable install (`pip install -e`).
 
     Raises:
-        InputError: a Ray job on a machine without the project.
+        InputError: POLYPOOL_HOME is a URL, or a Ray job runs without it and without an editable install.
     """
     if named := os.environ.get("POLYPOOL_HOME"):
         return local(named, what="POLYPOOL_HOME, the folder of data and runs,").resolve()
@@ -48,7 +48,7 @@ def _in_job() -> bool:
 
 
 def here() -> Path:
-    """Return the folder of relative typed paths: the current one, or in a Ray job, which runs in a copy, `home()`."""
+    """Return the folder to which typed relative paths refer: the current one, or `home()` in a Ray job."""
     return home() if _in_job() else Path.cwd()
 
 
@@ -66,7 +66,10 @@ def absolute(path: str | Path | Url, start: Callable[[], Path]) -> Path | Url:
 
 
 def located(path: str, kind: Any, start: Callable[[], Path]) -> str:
-    """Return a parameter of type `FilePath`, or `ModelName` if it is a folder, as an absolute path or URL."""
+    """Return a path parameter as an absolute path or URL.
+
+    A `ModelName` is returned unchanged unless it is a folder or starts with `.` or `~`.
+    """
     found = absolute(path, start)
     if (
         kind is ModelName
@@ -85,8 +88,8 @@ def keep_out_of_jobs(written: str | Path | Url) -> None:
     """Add a folder to `.rayignore`, so that Ray jobs do not upload it; a user's own `.rayignore` is not changed.
 
     Args:
-        written: a folder of data or runs. The file is in the home or the current folder, whichever contains it, and
-            lists its topmost folder.
+        written: a folder of data or runs. If it is below the home or the current folder, the `.rayignore` of
+            that folder lists its topmost parent.
     """
     path = absolute(written, here)
     if _in_job() or isinstance(path, Url):

@@ -24,7 +24,7 @@ from polypool.infra.files import why_no_file
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 """Supported formats, by Pillow's names."""
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
-"""Of the names of picture files, in lower case."""
+"""Suffixes of picture files, in lower case."""
 MAX_PIXELS = 1 << 26
 """Maximum number of pixels, 8,192 x 8,192: more than cameras have (61 million), and 540 MB during conversion."""
 _BITS, _MEANING = 258, 262  # TIFF tags: bits per sample; photometric interpretation (0: zero is white)
@@ -33,7 +33,7 @@ BOXES = "boxes"
 SCORES = "scores"
 """Name of the store column with each element's detection score."""
 
-# above its limit Pillow only warns, up to twice the limit
+# between its limit and twice its limit Pillow only warns
 warnings.simplefilter("error", Image.DecompressionBombWarning)
 
 
@@ -66,7 +66,7 @@ def load(path: str | Path, *, side: int = 0, digest: str = "") -> Image.Image | 
 
 
 def is_picture(name: str) -> bool:
-    """Whether a file is called as a picture; files whose names begin with a dot are not."""
+    """Whether a file name has the suffix of a picture and does not begin with a dot."""
     return name.lower().endswith(SUFFIXES) and not name.startswith(".")
 
 
@@ -123,10 +123,10 @@ def _without_warnings(image: JpegImageFile) -> Image.Image:
 
 
 def rgb(image: Image.Image) -> Image.Image:
-    """Return `image` in mode RGB: transparency on white, the upper 8 bits of 16.
+    """Return `image` in mode RGB: transparency on white, the upper 8 bits of 16-bit values.
 
     Raises:
-        InputError: 32-bit values, whose grey scale is undefined.
+        InputError: floats, or integers outside 0 to 65,535, whose grey scale is undefined.
     """
     if image.mode.startswith("I"):  # Pillow reads some 16-bit formats as 32 bits
         x_HW = np.asarray(image)

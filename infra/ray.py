@@ -45,7 +45,7 @@ _ON_ONE_MACHINE = {
     "RAY_worker_niceness": "0",  # by default 15: all other processes would have priority
 }
 """Default settings of a local Ray, read when it is imported or starts."""
-_SHUTDOWN_SECONDS, _INTERRUPTED_SECONDS = 30.0, 10.0  # to shut Ray down; an earlier exit has code 1
+_SHUTDOWN_SECONDS, _INTERRUPTED_SECONDS = 30.0, 10.0  # for Ray's shutdown; an earlier exit has code 1
 _LONGEST = 36  # maximum length of Ray's folder in bytes: paths of its sockets have at most 107
 _CHECK_SECONDS = 10.0, 30.0  # before the first check for jobs that occupy the cores, and between checks
 
@@ -67,7 +67,7 @@ def ray_session(*, cpus: int | None = None, dashboard: bool = False) -> Iterator
 
     Raises:
         InputError: RAY_ADDRESS is a job server.
-        AwayError: no cluster answers there.
+        AwayError: no cluster answers there, or Ray does not start on this machine.
     """
     address = os.environ.get("RAY_ADDRESS", "local")
     settings = _EVERYWHERE | ({"RAY_DEDUP_LOGS": "0"} if mode() == JSON else {})
@@ -218,7 +218,7 @@ class Resources:
             cpus: cores requested per worker.
 
         Raises:
-            AwayError: the cluster has fewer cores than workers.
+            AwayError: the cluster has fewer cores than the minimum number of workers.
         """
         all_cores, fewest = cores(), fewest or workers
         if all_cores < fewest:
@@ -246,7 +246,7 @@ class Halving:
         metric: name in the reports.
         higher_is_better: direction of the metric.
         epochs: of a complete trial; none is stopped at the last epoch.
-        factor: ratio of the epochs of two decisions; the best 1 / factor continue.
+        factor: ratio of the epochs of consecutive decisions; the best 1 / factor continue.
     """
 
     metric: str

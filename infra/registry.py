@@ -176,7 +176,7 @@ class Registry:
         return part
 
     def listing(self) -> list[Listed]:
-        """Return every name with its origins; imports plug-ins to report errors."""
+        """Return every name with its origins and error; imports every part."""
         found = []
         for name in self.names():
             error = ""
@@ -214,7 +214,7 @@ class Registry:
             for p in signature.parameters.values()
             if p.kind == p.KEYWORD_ONLY and p.name not in arguments
         ]
-        others = [p for p in signature.parameters.values() if p.kind == p.VAR_KEYWORD]  # of any name
+        others = [p for p in signature.parameters.values() if p.kind == p.VAR_KEYWORD]  # accepts any name
         for key in parsed.params:
             if key not in free and not (others and key not in signature.parameters):
                 raise unknown(f"parameter of {self.kind} {parsed.name!r}:", key, free)

@@ -22,7 +22,7 @@ from typing import Any
 
 from polypool.infra.errors import PLUG_IN_ERRORS, InputError
 
-# Specs come from strangers' files, too: patterns do not try a character twice (`*+`), and texts have a longest length.
+# Specs may come from untrusted files: patterns avoid backtracking (`*+`), and the length is limited.
 _SPEC = re.compile(r"\s*+([A-Za-z_][\w.\-]*+(?::[A-Za-z_][\w.]*+)?)\s*+(?:\((.*)\))?\s*+", re.DOTALL)
 _KEY = re.compile(r"[A-Za-z_]\w*+")
 _CODE = re.compile(r"([^\W\d][\w.\-]*+)(?::([^\W\d]\w*+))?")
@@ -197,7 +197,7 @@ def refuse_untrusted(spec: str, *, where: str) -> None:
 
 
 def load_part(target: str, *, kind: str = "part", origin: str = "") -> Any:
-    """Import `module:Name` from a trusted module.
+    """Import `module:Name`; the caller checks that the module is trusted.
 
     Args:
         target: `module:Name`.

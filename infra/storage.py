@@ -1,6 +1,6 @@
 """Local paths, and URLs of object storage and the Hugging Face hub, which are copied once to a local cache.
 
-Credentials are found like the storage's own tools find them: in the environment (`AWS_ACCESS_KEY_ID`, `HF_TOKEN`), in a
+Credentials are found as the storage's own tools find them: in the environment (`AWS_ACCESS_KEY_ID`, `HF_TOKEN`), in a
 profile, or on the instance. `AWS_ENDPOINT_URL` selects another S3 server, `HF_ENDPOINT` another hub, and POLYPOOL_CACHE
 the cache folder.
 """
@@ -31,7 +31,7 @@ SCHEMES = {"s3": "s3", "gs": "gs", "gcs": "gs", "hf": "hf"}
 """Schemes of object storage, and their usual spelling."""
 POSSIBLE = "a path of this machine, file:///..., s3://..., gs://... or hf://..."
 
-# of two letters and more: C:/ is a drive of Windows
+# at least two letters: C:/ is a Windows drive
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+(.*)", re.DOTALL)
 _FILE = re.compile(r"file:(?://([^/]*))?(/.*)", re.DOTALL | re.IGNORECASE)
 
@@ -78,7 +78,8 @@ def place(path: str | Path | Url) -> Path | Url:
     `file:///x` is `/x`. A `Path` of a URL, which has one slash less, is parsed, too.
 
     Raises:
-        InputError: a URL with another scheme, without a bucket, or with a password or settings.
+        InputError: a URL with another scheme, without a bucket, with a user, password or query, or `file://` of another
+            machine.
     """
     if isinstance(path, Url):
         return path
@@ -92,7 +93,7 @@ def place(path: str | Path | Url) -> Path | Url:
         if named is None or (named[1] or "localhost") != "localhost":
             raise InputError(f"{text}: names no file of this machine; give {POSSIBLE}")
         return Path(unquote(named[2]))
-    # without its secrets: user, password and settings
+    # without user, password and query, which may be secret
     shown = f"{scheme}://{re.sub('.*@', '...@', text.partition('?')[0].partition(':')[2].lstrip('/'), flags=re.DOTALL)}"
     if scheme not in SCHEMES:
         download = "; download it, and give its folder" if scheme in ("http", "https", "ftp") else ""
@@ -232,6 +233,8 @@ def cache_folder() -> Path:
 def fetch(folder: Url, files: Mapping[str, str]) -> Path:
     """Return a local folder with copies of some files of a URL; each is copied once and verified.
 
+    Files of the hub are cached by its client and not compared with `files`.
+
     Args:
         folder: the URL.
         files: SHA-256 by name.
@@ -261,7 +264,7 @@ def fetch(folder: Url, files: Mapping[str, str]) -> Path:
             system, path = filesystem(folder)
             for name in Progress(missing, desc=f"copy {folder}", unit="file"):
                 part = here / f".{name}.part"
-                if (here / name).exists():  # by that process
+                if (here / name).exists():  # copied by another process meanwhile
                     continue
                 copy_files(f"{path}/{name}", str(part), source_filesystem=system)
                 if sha256(part) != files[name]:
@@ -330,7 +333,7 @@ def upload(folder: Path, to: Url, names: Sequence[str], *, about: str, private: 
     with explained(to, "written"):
         system, path = filesystem(to)
         for name in (name for name in names if (folder / name).is_file()):
-            # pyarrow's `copy_files` passes over an error at the end of a file
+            # pyarrow's `copy_files` ignores an error at the end of a file
             with (folder / name).open("rb") as source, system.open_output_stream(f"{path}/{name}") as out:
                 shutil.copyfileobj(source, out, 8 << 20)
 
@@ -438,8 +441,8 @@ def explained(where: object, how: str) -> Iterator[None]:
         yield
     except InputError:
         raise
-    except Exception as error:  # clients of pyarrow, HTTP and xet have their own
-        if type(error).__name__ in ("FileNotFoundError", "RemoteEntryNotFoundError"):  # the latter of the hub
+    except Exception as error:  # pyarrow, HTTP and xet clients raise their own types
+        if type(error).__name__ in ("FileNotFoundError", "RemoteEntryNotFoundError"):  # the latter: the hub's
             raise AbsentError(f"{where}: no such file") from error
         if why := disk_fault(error, user_cache()):
             raise InputError(f"{where}: {why}") from error

@@ -150,7 +150,7 @@ class Timeline:
     Attributes:
         count: number of frames.
         times: display times in `unit`, ascending; None if the container has none.
-        keys: indices of the key frames, ascending; at least the first frame.
+        keys: indices of the key frames, ascending; only the first frame if the container has no index.
         codec: FFmpeg's name, such as `h264`.
         unit: seconds per unit of `times`; without times, per frame.
         indexed: whether the container has an index of key frames.
@@ -183,7 +183,7 @@ class Timeline:
                 if packet.is_keyframe:
                     keys.add(times[-1])
             extra = stream.codec_context.extradata or b""
-            if "avi" in formats:  # may end before its header says
+            if "avi" in formats:  # shorter than its header says if truncated
                 with open(path, "rb") as file:
                     corrupt |= (
                         8 + int.from_bytes(file.read(8)[4:], "little") > os.fstat(file.fileno()).st_size
@@ -530,7 +530,7 @@ class VideoReader:
         self._running = process, ours, ours.makefile("rb")
         try:
             self._receive(_START_SECONDS)
-        except BadVideo as error:  # no video is at fault, and the next would fail as well
+        except BadVideo as error:  # not the video's fault: the next would fail as well
             raise RuntimeError(f"the process that decodes does not start: {error}") from error
         return self._running
 
@@ -632,6 +632,6 @@ def _close(readers: Sequence[VideoReader]) -> None:
 
 if __name__ == "__main__":
     name, seconds, descriptor = sys.argv[1:]
-    for library in ("av", name):  # slow imports, which count for no video
+    for library in ("av", name):  # slow imports, excluded from a video's timeout
         importlib.import_module(library)
     serve(socket.socket(fileno=int(descriptor)), decoder=name, timeout=float(seconds))

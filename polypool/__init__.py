@@ -6,7 +6,7 @@
     corpus = pp.ingest("table", file="captions.csv", out="data/mine")
     store = pp.extract(corpus, backbone="cells", out="data/mine/cells")
     run = pp.train("image_text", corpus=corpus, features=store)
-    run = pp.train("coco_mini", aggregator="gpo", seed=0)  # on Ray, recorded in MLflow
+    run = pp.train("coco_mini", aggregator="gpo", seed=0)  # recorded in MLflow
     model = pp.load(run.id)                                # or the folder that `polypool export` wrote
     pp.export(run.id, "hf://user/name")                    # a model card and weights on the Hugging Face hub
     model.scores(features, captions)
@@ -83,7 +83,7 @@ def __getattr__(name: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedRun:
-    """A finished run: its id in MLflow, accepted by `load` and every verb, and the last value of each metric."""
+    """A finished run: its id in MLflow, accepted by `load` and by every verb that takes a run, and its last metrics."""
 
     id: str
     metrics: Mapping[str, float]
@@ -198,7 +198,7 @@ def train(run: str | Run, **settings: Any) -> TrainedRun:
         settings: changed settings; see `recipe`.
 
     Raises:
-        InputError: an unusable setting; nothing was started.
+        InputError: an unusable setting, before the run starts; or a full disk.
         RuntimeError: the training failed; the message gives the command that resumes the run.
     """
     from polypool.infra.paths import here, home
@@ -234,7 +234,7 @@ def load(
         source: a run, by its id, a beginning of it, its name or `latest`; the folder, or its URL: `hf://user/name`, or
             `hf://user/name@revision`.
         data: another corpus, to evaluate and search the model on: `pp.OtherData(corpus=..., features=...)`.
-        other_data: evaluate and search the run's corpus and features though they have changed since its training.
+        other_data: evaluate and search the run's corpus and features even if they changed since its training.
         trust: modules that the model may import as `module:Name`, such as `("my_package.parts",)`.
 
     Raises:
@@ -262,12 +262,12 @@ def export(
     """Write the trained model of a run as one folder with a model card, and return it loaded.
 
     Args:
-        source: a run, as of `load`; or an exported folder, which is copied.
-        out: folder to make, or its URL; `hf://user/name` is a repository on the Hugging Face hub, which is made where
-            necessary and gets one commit.
-        license: identifier of the hub for the model's licence, such as `apache-2.0`; nothing is stated where empty.
+        source: a run, as in `load`; or an exported folder, which is copied.
+        out: new folder, or its URL; `hf://user/name` is a repository on the Hugging Face hub, which is created if
+            needed and gets one commit.
+        license: identifier of the hub for the model's licence, such as `apache-2.0`; if empty, none is stated.
         private: make a new repository private.
-        trust: as of `load`.
+        trust: as in `load`.
 
     Raises:
         InputError: an unknown run or model, a folder in use, or a hub that refuses or does not answer.

@@ -58,7 +58,7 @@ def _call() -> None:
 
 
 def verbs() -> dict[str, str]:
-    """Return each verb with the first line of its module's docstring; no verb is imported."""
+    """Return each verb with its summary, from the first line of its module's docstring; no verb is imported."""
     (folder,) = importlib.import_module(COMMANDS).__path__
     found = {}
     for file in sorted(Path(folder).glob("*.py")):

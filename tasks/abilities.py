@@ -1,4 +1,4 @@
-"""Optional capabilities of a task's adapter, as protocols required by verbs other than `train`."""
+"""Optional capabilities of a task's adapter, as protocols that some verbs, settings and joint training require."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class UsesQueryBank(Protocol):
             protocol: one that needs the bank.
 
         Raises:
-            InputError: the model would take too long.
+            InputError: the model scores pairs, which would take too long.
         """
 
 

@@ -147,11 +147,11 @@ class Evaluation:
         per_query: arrays with a row for each query, such as ids and ranks.
         query_metrics: metrics that are means of those arrays; only their differences are tested.
         files: further files to log, by name.
-        pictures: functions that return records of pages, or files by name. Called once, at the end of a run, by every
-            worker, because a score may need all workers; only the first worker's records are drawn.
+        pictures: functions that return records of pages, or files by name. Every worker calls them once, after the
+            metrics are logged, because a score may need all workers; only the first worker's records are drawn.
         embed_cost: cost of encoding an item and its texts, or of answering a question, in `infra.compute.cost.UNIT`;
             NaN if not measured.
-        query_cost: cost of scoring a query against the whole gallery and ranking it, over queries of both directions.
+        query_cost: mean cost of scoring a query against the whole gallery and ranking it, over both directions.
         members: evaluations of jointly trained tasks, by name.
         item_bytes: size of the embeddings of an image or video in bytes, without zero vectors that fill up sets; NaN
             for a model without embeddings.
@@ -176,11 +176,11 @@ class Member(NamedTuple):
     """One of several jointly trained tasks."""
 
     run: Run
-    """Its run as a single task, with the settings of the joint run, which `jointly` names."""
+    """The task's run, with the settings of the joint run; `jointly` names the joint task."""
     adapter: TaskAdapter
-    """Its own."""
+    """The task's adapter."""
     model: nn.Module
-    """Its part of the model."""
+    """The task's part of the model."""
 
 
 class TaskAdapter(Protocol):
@@ -208,7 +208,7 @@ class TaskAdapter(Protocol):
     def describe(self) -> Mapping[str, str]:
         """Return properties of the data to record, such as digests and counts.
 
-        It depends only on the data: a run is not resumed, scored or searched if it has changed.
+        The properties depend only on the run and its data: a run is not resumed, scored or searched if one has changed.
         """
 
     def sources(self) -> Sequence[Source]:

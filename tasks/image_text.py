@@ -21,11 +21,11 @@ class ImageText(Retrieval):
 
     Args:
         run: its complete description.
-        assets: of a checkpoint; computed from the training split if None.
+        assets: of a checkpoint; computed from the corpus if None.
         dev_protocol: protocol that selects the best epoch.
         cxc: folder of the official files of Crisscrossed Captions, for the protocol `coco-5k-cxc`; `data/cxc` in the
             project's home if empty.
-        eccv: folder of the JSON files of ECCV Caption, for `coco-eccv`; the package's own if empty.
+        eccv: folder of the JSON files of ECCV Caption, for `coco-eccv`; if empty, that of the package `eccv-caption`.
         chunk: images or captions per forward pass in evaluation.
     """
 

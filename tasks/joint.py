@@ -64,7 +64,7 @@ def _share(members: Mapping[str, nn.Module], path: str) -> None:
 
 
 def _common(members: Mapping[str, nn.Module]) -> set[str]:
-    """Return paths of at most two modules that two models share."""
+    """Return the paths, at most two levels deep, of modules that two or more models have."""
     paths = [{p for p, _ in model.named_modules() if p and p.count(".") < 2} for model in members.values()]
     return {path for own in paths for path in own if sum(path in of for of in paths) > 1}
 
@@ -104,8 +104,8 @@ class Joint(TaskAdapter, Chunked, CollapseCheck):
         weights: sampling weight of each task, by name.
 
     Raises:
-        InputError: tasks without a weight or a weight without a task, a weight that is not above 0, a protocol other
-            than `joint`, or modules that cannot be shared.
+        InputError: fewer than two tasks, a task without a weight or a weight without a task, a weight that is not above
+            0, a protocol other than `joint`, or encoders that cannot be shared.
     """
 
     primary = MEAN

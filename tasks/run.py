@@ -201,7 +201,7 @@ class Optim:
 class Run:
     """Everything a run is. Parts are named by specs such as `gpo(temperature=0.1)`.
 
-    A run from nothing, without a recipe, on the corpus that `polypool.tasks.datasets.corpus.write_corpus` shows::
+    A run without a recipe, on the corpus of the example of `polypool.tasks.datasets.corpus.write_corpus`::
 
         from polypool.tasks.run import Data, Optim, Run
 
@@ -217,7 +217,7 @@ class Run:
     `polypool.train(run)` trains it, as `polypool train RECIPE` trains a recipe.
 
     Raises:
-        InputError: a setting has the wrong type or an impossible value; raised when the run is made.
+        InputError: a setting has the wrong type or an impossible value.
     """
 
     recipe: tyro.conf.Suppress[str] = ""
@@ -246,7 +246,8 @@ class Run:
     cross: Part = ""
     """Cross-modal encoder, with attention between image and caption; empty for none."""
     similarity: Part = ""
-    """Similarity of embeddings; if empty, `cosine` for single vectors and `smooth_chamfer` for sets."""
+    """Similarity of embeddings; if empty, chosen by the aggregators' outputs, such as `cosine` for single vectors and
+    `smooth_chamfer` for sets of one size."""
     fusion: Part = "concat"
     """Fusion of the embeddings of image and question, for question answering."""
     objective: Part = "triplet"

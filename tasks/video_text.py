@@ -15,7 +15,7 @@ class VideoText(Retrieval):
 
     Args:
         run: its complete description.
-        assets: of a checkpoint; computed from the training split if None.
+        assets: of a checkpoint; computed from the corpus if None.
         dev_protocol: protocol that selects the best epoch.
         chunk: videos or captions per forward pass in evaluation.
     """

@@ -38,7 +38,8 @@ class VQA(CorpusTask, Answers, Chunked):
         assets: of a checkpoint; computed from the corpus if None.
         targets: `soft`: 0.3, 0.6, 0.9, 1 for answers given by 1, 2, 3, more people, or for `exact-match` the share of
             people who gave the answer; `hard`: 1 for the most frequent answer.
-        answers: splits whose frequent answers are the classes: `train+val`, as is usual, or `train`.
+        answers: splits whose frequent answers are the classes: `train+val`, as is usual for VQA 2.0 (all splits of its
+            corpus, whose `test` is the official validation split), or `train`, only the corpus's training split.
         min_count: minimum number of questions with an answer.
         chunk: questions per forward pass in evaluation.
     """

@@ -18,7 +18,7 @@ class ACMIL(Aggregator):
 
     Branches share the inner layer of `abmilp`. In training, each of a branch's `top` highest-scored elements is masked
     with probability `drop`, and the others share its weight (stochastic top-K instance masking). The authors' code
-    always masks the same number, `drop` x `top`. If a set would lose all elements, none is masked. The branches'
+    always masks the same number, `drop` x `top`. If a branch would lose all elements, none is masked. The branches'
     classifiers and the diversity loss are not part of the pooling. Scores have no bias, because the softmax would
     cancel it.
 

@@ -120,7 +120,7 @@ def _sides(count: Tensor) -> Tensor:
 def _square(mask_BN: Tensor) -> tuple[Tensor, Tensor]:
     """Return the element index of each position `(B, P)` and each set's side `(B, 1)`.
 
-    P suffices for sets without padding; positions after a set's square hold an arbitrary index.
+    P is the number of positions for a set without padding; positions after a smaller square hold an arbitrary index.
     """
     size_B1, padded = mask_BN.sum(dim=1, keepdim=True), mask_BN.shape[1]
     place_P = torch.arange((math.isqrt(padded - 1) + 1) ** 2, device=mask_BN.device)
@@ -128,7 +128,7 @@ def _square(mask_BN: Tensor) -> tuple[Tensor, Tensor]:
     before_BN = mask_BN.long().cumsum(dim=1) - 1
     number_BN = before_BN.where(
         mask_BN, size_B1 + (~mask_BN).long().cumsum(dim=1) - 1
-    )  # padding after the last position
+    )  # padding is numbered after the real elements
     every_BN = torch.arange(padded, device=mask_BN.device).expand_as(number_BN)
     column_BN = torch.zeros_like(number_BN).scatter(1, number_BN, every_BN)
     return column_BN.gather(1, element_BP), _sides(size_B1)

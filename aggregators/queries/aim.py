@@ -17,8 +17,9 @@ class AIM(Aggregator):
     """k learned queries attend to batch-normalised elements, without an output map.
 
     Key and value maps have no bias. The batch norm is not affine. In training it uses the real elements of the global
-    batch, in evaluation running statistics, so that neither padding nor batch mates change a result. The published
-    probe averages its queries (it has one) and ends with a linear classifier, which belongs to the task here.
+    batch, in evaluation running statistics, so that padding never changes a result, and batch mates only in training.
+    The published probe averages its queries (it has one) and ends with a linear classifier, which belongs to the task
+    here.
 
     Args:
         dim: width of the elements; `heads` must divide it.

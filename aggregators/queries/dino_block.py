@@ -16,8 +16,8 @@ class DINOBlock(Aggregator):
     """The output of a vision transformer block for a learned query prepended to the elements.
 
     The block is DINO's: x + attention(norm(x)), then x + MLP(norm(x)), over the query and the elements. Only the
-    query's row is computed, because the elements' outputs are not used. V-JEPA's attentive probe (Bardes et al. 2024)
-    has a query without a norm that does not attend to itself; the baseline in efficient probing has no query and
+    query's row is computed, because the elements' outputs are not used. In V-JEPA's attentive probe (Bardes et al.
+    2024) the query is not normalised and does not attend to itself; the baseline in efficient probing has no query and
     averages the block's outputs. Keys have no bias, because the softmax would cancel it.
 
     Args:

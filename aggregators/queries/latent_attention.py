@@ -15,15 +15,15 @@ from polypool.infra.registry import AGGREGATORS
 class LatentAttention(Aggregator):
     """Every element attends to a dictionary of learned latents; an MLP and the mean follow.
 
-    Attention and MLP are pre-norm and residual; the MLP is gated by GELU. The query and key maps of a head are
-    multiplied first, and so are its value map and its slice of the output map. By associativity the result is the same,
-    and no element is mapped to the total width of all heads (8 x `dim` by default).
+    Attention and MLP are pre-norm and residual; the MLP is gated by GELU. Latents first pass through each head's key
+    map and its transposed query map, and through its value map and its slice of the output map. By associativity the
+    result is the same, and no element is mapped to the total width of all heads (8 x `dim` by default).
 
     Args:
         dim: width of the elements.
         latents: size of the dictionary.
         heads: attention heads.
-        head_width: width of each head's queries and keys; `dim` if None, as in the published models.
+        head_width: width of each head; `dim` if None, as in the published models.
     """
 
     def __init__(

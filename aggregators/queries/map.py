@@ -16,7 +16,7 @@ class MAP(Aggregator):
     """k learned queries attend to the elements; a vector is the attention output plus an MLP of its layer norm.
 
     As in big_vision, neither queries nor elements are normalised, and the attention has no residual connection. Maps
-    start from Xavier's uniform weights. CoCa's attentional pooling (Yu et al. 2022) is the attention alone, with a
+    start from Xavier's uniform weights. CoCa's attentional pooling (Yu et al. 2022) is only the attention, with a
     norm. Deviations: exact GELU instead of the tanh approximation; keys have no bias, because the softmax would cancel
     it.
 

@@ -16,10 +16,10 @@ from polypool.infra.registry import AGGREGATORS
 class Perceiver(Aggregator):
     """Learned latents attend to the elements; a gated MLP of each latent and the mean of the latents follow.
 
-    Attention and MLP are pre-norm and residual, the MLP is gated by GELU. `latent_attention` is the reverse: there the
-    elements attend to the latents. `positions=0` is the paper's pooling of the tokens of the last layer. `positions=L`
-    is its multi-layer pooling: the n-th element is the last or mean token of layer n, to which a learned embedding of n
-    is added. The published models have a width of 4,096, 768 latents, 32 heads of width 2,048 and 32 layers. The
+    Attention and MLP are pre-norm and residual, the MLP is gated by GELU. In `latent_attention`, conversely, elements
+    attend to latents. `positions=0` is the paper's pooling of the tokens of the last layer. `positions=L` is its
+    multi-layer pooling: the n-th element is the last or mean token of layer n, to which a learned embedding of n is
+    added. The published models have a width of 4,096, 768 latents, 32 heads of width 2,048 and 32 layers. The
     authors' code has no masks, and its final L2 norm belongs to the similarity here.
 
     Args:
@@ -27,7 +27,7 @@ class Perceiver(Aggregator):
         latents: number of latents.
         heads: attention heads.
         head_width: width of each head; `dim` / `heads` if None.
-        positions: number of elements with separate embeddings, which the elements beyond the last share; 0 for none.
+        positions: number of position embeddings; elements beyond the last position share its embedding; 0 for none.
     """
 
     def __init__(

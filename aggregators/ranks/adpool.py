@@ -27,7 +27,7 @@ class ADPool(Aggregator):
         embedding: use the embedding level (False: "-emb" of table 3).
         balance: `learned`; a fixed weight of the token level between 0 and 1; or `random`, a fixed weight drawn at
             initialisation (appendix C, table 2).
-        per_channel: one token weight per channel instead of one per row.
+        per_channel: token weights per row and channel instead of one per row.
         relu: apply a ReLU to the scores before the softmax.
     """
 

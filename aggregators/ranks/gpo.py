@@ -23,7 +23,7 @@ from polypool.infra.errors import InputError, unknown
 from polypool.infra.registry import AGGREGATORS
 
 CACHED = 1 << 22
-"""Maximum number of weights cached between calls without gradients: all sizes up to 2,896, or up to 90 with separate
+"""Maximum number of weights cached between calls without gradients: all sizes up to 2,895, or up to 90 with separate
 weights for each of 1,024 channels."""
 
 
@@ -34,8 +34,8 @@ class GPO(Aggregator):
     Sinusoidal encodings of the ranks 0 to N - 1 pass through a bidirectional GRU whose directions are averaged, then a
     linear map; the softmax of score / temperature gives the weight of every rank. As in the authors' code, and unlike
     equation 5, ranks start at 0, the map has no bias, and the temperature is 0.1 (the paper has none). That makes
-    12,704 parameters; the paper counts 0.1 M for both modalities. Weights depend only on a set's size, and are computed
-    once per distinct size in a batch.
+    12,704 parameters; the paper counts 0.1 M for both modalities. Weights depend only on a set's size; on a
+    CPU they are computed once per distinct size in a batch.
 
     Parameters select the other designs of tables 8 and 11 to 13. `interpolate` learns `positions` weights and
     interpolates them to a set's size. The paper does not say how they are normalised; here they are divided by their
@@ -96,7 +96,10 @@ class GPO(Aggregator):
     def size_weights(self, size_S: Tensor) -> Tensor:
         """Return the weights `(S, max size)` of sets of the given sizes, 0 beyond a set's size.
 
-        With `per_channel`, `(S, max size, D)`. Not available where weights depend on features.
+        With `per_channel`, `(S, max size, D)`.
+
+        Raises:
+            ValueError: the weights depend on features (`feature_conditioned`).
         """
         if self.feature_conditioned:
             raise ValueError("these weights depend on features; pool sets and read Pooled.weights")
@@ -148,7 +151,7 @@ class GPO(Aggregator):
         return [cache[size] for size in sizes]
 
     def _decode(self, size_S: Tensor, sorted_SND: Tensor | None, longest: int) -> Tensor:
-        """Return the weights `(S, longest, 1 or D)` for some sizes, or for sorted features."""
+        """Return the weights `(S, longest, 1 or D)` for some sizes, and for sorted features unless they are None."""
         x_SNC = self._encodings(longest)[None]
         if sorted_SND is not None:
             x_SNC = torch.cat((x_SNC.expand(len(sorted_SND), -1, -1), sorted_SND.to(x_SNC.dtype)), dim=-1)
@@ -244,7 +247,7 @@ class Transformer(nn.TransformerEncoderLayer):
 
 
 class MLP(nn.Sequential):
-    """A layer per rank, independent of the set's size."""
+    """One layer, applied to each rank, independent of the set's size."""
 
     name = "mlp"
 
@@ -259,5 +262,5 @@ class MLP(nn.Sequential):
 
 DECODERS: dict[str, Any] = {"bigru": GRUDecoder, "transformer": Transformer, "mlp": MLP}
 """Weight generators of tables 8 and 11. Each maps encodings `(S, N, C)` (S = 1 if all sets share them) and set sizes
-`(S,)`, on any device, to states `(S, N, decoder.width)`, undefined beyond a set's size. A generator that ignores sizes
-may return S = 1. GPO registers it as a submodule under its `name`."""
+`(S,)`, on the same device, to states `(S, N, decoder.width)`, undefined beyond a set's size. A generator that ignores
+sizes may return S = 1. GPO registers it as a submodule under its `name`."""

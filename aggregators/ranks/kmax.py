@@ -27,7 +27,7 @@ class KMax(Aggregator):
         self.k = k
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
-        """Return the means `(B, D)` and the weights over ranks `(B, N)`, 1/k on the first k."""
+        """Return the means `(B, D)` and the weights over ranks `(B, N)`: 1/k on the first k, 1/n in sets of n < k."""
         count_B1 = mask_BN.sum(dim=1, keepdim=True).clamp(max=self.k)
         dtype = torch.promote_types(x_BND.dtype, torch.float32)
         rank_N = torch.arange(mask_BN.shape[1], device=mask_BN.device)

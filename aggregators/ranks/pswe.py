@@ -25,7 +25,7 @@ class PSWE(Aggregator):
 
     Args:
         dim: width of the elements.
-        points: number of reference points M; in the code, the set size.
+        points: number of reference points M; the set size in the authors' code.
     """
 
     weights_over = "ranks"
@@ -50,7 +50,7 @@ class PSWE(Aggregator):
         )
 
     def _weights(self, size_S: Tensor, longest: int) -> Tensor:
-        """Return each rank's weight for each reference point, in descending order of values."""
+        """Return the weights over ranks, in descending order of values, in each slice: `(S, longest, D)`."""
         order_MD = self.reference_MD.argsort(dim=0, descending=True)
         weight_MD = self.weight_MD.gather(0, order_MD)
         points, wide = len(weight_MD), torch.promote_types(weight_MD.dtype, torch.float32)

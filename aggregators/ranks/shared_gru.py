@@ -76,7 +76,7 @@ class Direction:
         self.hidden = self.of_state_GH.shape[1]
 
     def read(self) -> tuple[Array, Array]:
-        """Return the states `(S, N + 1, H + 1)`, the last being the initial state, and intermediates for `back`."""
+        """Return the states `(S, N + 1, H + 1)` and intermediates for `back`; the initial state is at index `size`."""
         longest, sets = len(self.x_NC), len(self.size_S)
         input_NG = _product(self.x_NC, self.of_input_GC.T)
         input_NG += self.input_bias_G

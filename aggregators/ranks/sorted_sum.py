@@ -98,7 +98,7 @@ def _kernels(x_BND: Tensor, dtype: torch.dtype) -> ModuleType | None:
 
 @lru_cache
 def triton_kernels() -> ModuleType | None:
-    """Import the Triton kernels; None without Triton or its compiler."""
+    """Import the Triton kernels; None without Triton or the C compiler that it needs."""
     if not any(map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang"))):
         return None
     try:
@@ -122,7 +122,7 @@ def _descending(x_BDN: Tensor, mask_BN: Tensor) -> Tensor:
     """Return the indices `(B, D, N)` that sort the real values in descending order, followed by padding.
 
     numpy sorts integers several times faster than torch sorts values with indices: each key holds the value's bits, in
-    the order of the values, above its index. A NaN without sign bit sorts first, one with it last.
+    the order of the values, above its index. A NaN without sign bit sorts first, a NaN with it last.
     """
     bits_BDN = x_BDN.float().view(torch.int32)
     order_BDN = (bits_BDN >> 31).bitwise_and_(0x7FFFFFFF).bitwise_not_().bitwise_xor_(bits_BDN)

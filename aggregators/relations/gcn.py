@@ -44,7 +44,7 @@ class GCN(Aggregator):
         return unit(zero_pads(x_BND, mask_BN))
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor, **optional: Any) -> Pooled:
-        """Return the inner aggregator's output for the updated elements, its weights over them included.
+        """Return the inner aggregator's output for the updated elements, including its weights over them.
 
         Context and global feature are passed on unchanged, so the graph runs once per set for any number of contexts.
         """

@@ -39,7 +39,7 @@ class SelfAttention(Aggregator):
         x_BND, size_B1 = zero_pads(x_BND, mask_BN), mask_BN.sum(dim=1, keepdim=True)
         query_BND = (
             self.query(x_BND) * x_BND.shape[-1] ** -0.5
-        )  # before the product, which may overflow in float16
+        )  # scaled before the product, which may overflow in float16
         score_BNN = query_BND @ self.key(x_BND).transpose(1, 2)
         attention_BNN = score_BNN.masked_fill(~mask_BN[:, None, :], float("-inf")).softmax(dim=-1)
         weight_BN = zero_pads(attention_BNN, mask_BN).sum(dim=1) / size_B1

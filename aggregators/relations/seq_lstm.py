@@ -15,8 +15,8 @@ from polypool.infra.registry import AGGREGATORS
 class SeqLSTM(Aggregator):
     """Unidirectional LSTM states are added to their elements; the sums are L2-normalised and averaged.
 
-    As in the authors' code: one layer with the width of the elements, without position encodings. `sequential` is the
-    same with a transformer.
+    As in the authors' code: one layer with the width of the elements, without position encodings. `sequential` uses a
+    transformer instead.
     """
 
     symmetric = False

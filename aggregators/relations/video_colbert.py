@@ -16,9 +16,9 @@ from polypool.infra.registry import AGGREGATORS
 class TwoLevels(Aggregator):
     """No pooling: the elements, and the outputs of a transformer over the elements and learned expansion tokens.
 
-    Vectors alternate between the levels, which the similarity `mms` compares separately: elements are at even indices,
-    outputs at odd ones, those of the expansion tokens behind the last element. Both levels have as many places, filled
-    up with zero vectors. The paper compares all tokens of a text with each level, and trains a loss for each:
+    Vectors alternate between the two levels, which the similarity `mms` compares separately: elements at even indices,
+    outputs at odd ones, the outputs of the expansion tokens last. Zero vectors pad both levels to the same number of
+    vectors. The paper compares all tokens of a text with each level, and trains a loss for each:
     `--aggregator video_colbert --text-aggregator late --similarity mms --model video_colbert`.
 
     The authors have not released code; this follows a public implementation (Seyanliu/Video-ColBERT): post-norm layers

@@ -15,7 +15,7 @@ from polypool.infra.registry import AGGREGATORS
 class XPool(Aggregator):
     """The text's vector attends to the elements; the output passes a residual linear map between layer norms.
 
-    Text and elements share the first norm. All maps start as the identity without bias, so that a text initially
+    Text and elements share the first norm. All maps start as the identity with zero bias, so that a text initially
     weights elements by similarity. Keys have no bias, because the softmax would cancel it.
 
     Args:

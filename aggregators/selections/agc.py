@@ -17,8 +17,8 @@ class AttentionGuidedClustering(Aggregator):
     """Clusters around the k most salient elements; a vector is the saliency-weighted mean of a cluster.
 
     Saliency is the mean over learned queries of a softmax over the elements of their attention, averaged over heads. As
-    in the authors' code, this softmax is over attention weights, not logits: at most e times lies between any two
-    saliencies. Each element belongs to the centre with the highest cosine. Centres and clusters are chosen without
+    in the authors' code, this softmax is over attention weights, not logits: two saliencies differ by a factor of at
+    most e. Each element belongs to the centre with the highest cosine. Centres and clusters are chosen without
     gradient; the queries learn from the weights. Sets with fewer than k elements have as many vectors as elements. The
     paper compares all tokens of a query with the vectors of a document: `--aggregator agc --text-aggregator late
     --similarity 'maxsim(over=text)'`.
@@ -58,7 +58,7 @@ class AttentionGuidedClustering(Aggregator):
         unit_BND = unit_length(x_BND.detach())
         with torch.autocast(x_BND.device.type, enabled=False):
             cosine_BNK = unit_BND @ unit_BND.gather(1, centre_BK[..., None].expand(-1, -1, x_BND.shape[2])).mT
-        # a padded centre attracts no element: in sets with fewer than k, each is a centre
+        # padded centres attract no element: they occur only where every real element is a centre
         member_BKN = nn.functional.one_hot(cosine_BNK.argmax(dim=2), self.k).mT * saliency_BN[:, None]
         weight_BKN = (member_BKN / member_BKN.sum(dim=2, keepdim=True).clamp(min=1e-8)).to(x_BND.dtype)
         return Pooled(weight_BKN @ x_BND, weights=weight_BKN[..., :size])

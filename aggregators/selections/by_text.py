@@ -51,7 +51,7 @@ class TextTopK(ByText):
         self.k = k
 
     def weigh(self, cosine_BKN: Tensor, mask_BN: Tensor) -> Tensor:
-        """Return 1 / k for the k largest cosines."""
+        """Return 1 / k for the k largest cosines, 1 / n in sets of n < k elements."""
         cosine_BKN = cosine_BKN.masked_fill(~mask_BN[:, None], float("-inf"))
         nearest_BKM = cosine_BKN.topk(min(self.k, cosine_BKN.shape[-1]), dim=-1).indices
         chosen_BKN = torch.zeros_like(cosine_BKN).scatter(-1, nearest_BKM, 1.0)

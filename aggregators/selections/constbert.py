@@ -14,9 +14,9 @@ from polypool.infra.registry import AGGREGATORS
 class ConstBERT(Aggregator):
     """k vectors, learned linear combinations of the elements by position: [y_1 .. y_k] = W [x_1 .. x_N].
 
-    W has one weight per vector and position. The paper writes one per pair of channels, too: 115 million for 220 tokens
-    of width 128 and 32 vectors, as many as its encoder. Shorter sets use the first positions; elements beyond the last
-    position share its weights. The paper compares all tokens of a query with a document's k vectors:
+    W has one weight per vector and position. The paper's W has one per pair of channels, too: 115 million for 220
+    tokens of width 128 and 32 vectors, as many as its encoder. Shorter sets use the first positions; elements beyond
+    the last position share its weights. The paper compares all tokens of a query with a document's k vectors:
     `--aggregator constbert --text-aggregator late`.
 
     Args:

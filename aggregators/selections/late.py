@@ -22,9 +22,9 @@ class Late(Aggregator):
     have.
 
     Sources: Khattab and Zaharia, "ColBERT", SIGIR 2020; Yao et al., "FILIP", ICLR 2022; Clavie, Chaffin and Adams,
-    "Reducing the footprint of multi-vector retrieval with minimal performance impact via token pooling", 2024. They
-    pool at indexing time into `n // factor + 1` clusters, of rows of the cosine distance matrix; here training pools,
-    too, and Ward's distances are between the vectors.
+    "Reducing the footprint of multi-vector retrieval with minimal performance impact via token pooling", 2024. The
+    last pools only at indexing time, into `n // factor + 1` clusters of the rows of the cosine distance matrix; here
+    training pools, too, and Ward's distances are between the vectors.
 
     Args:
         dim: width of the elements.
@@ -83,7 +83,7 @@ def _ward(x_BND: Tensor, mask_BN: Tensor, target_B: Tensor, *, merges: int) -> T
     distance_BNN = (1 - x_BND @ x_BND.mT).masked_fill(~pairs_BNN, torch.inf).nan_to_num(torch.inf, torch.inf)
     size_BN, excess_B = mask_BN.double(), mask_BN.sum(dim=1) - target_B
     place_N = torch.arange(n, device=x_BND.device)
-    first_BN = place_N.expand(mask_BN.shape).clone()  # size of each element's cluster
+    first_BN = place_N.expand(mask_BN.shape).clone()  # first element of each element's cluster
     for step in range(merges):
         least_B, i_B = distance_BNN.amin(dim=2).min(dim=1)
         j_B = distance_BNN[b, i_B].argmin(dim=1)  # i < j: ties go to the first

@@ -12,7 +12,7 @@ from polypool.infra.registry import AGGREGATORS
 
 @AGGREGATORS.register("tokenlearner")
 class TokenLearner(Aggregator):
-    """k weighted means of the elements; weights are a softmax over the elements of an MLP.
+    """k weighted means of the elements; an MLP scores each element, and a softmax over the set gives the weights.
 
     Version 1.1 of the authors' code, which they found better: weights depend on single elements, where the paper's
     version (four convolutions and a sigmoid) needs a grid. The MLP reads layer-normalised elements; the tokens are

@@ -17,12 +17,12 @@ from polypool.infra.registry import AGGREGATORS
 class TS2Select(Aggregator):
     """The mean of the k highest-scored elements, made differentiable by Gaussian noise on the scores.
 
-    The score is the tanh of an MLP of an element's inner features concatenated to a global one: the CLS token's in the
-    authors' code, the mean of the elements here. The code draws Gaussian noise of standard deviation `sigma` 500 times,
-    in evaluation, too, and averages the top-k indicators (perturbed top-k). Here the expectation is computed instead:
-    the probability that an element's noisy score exceeds a threshold, which is chosen so that k elements exceed it on
-    average. Both agree in the limit of large sets, and the result is deterministic. The paper passes the selected
-    tokens of all frames through a transformer (`sequential`) and compares their mean.
+    The score is the tanh of an MLP of an element's inner features and global ones, concatenated: the CLS token's in the
+    authors' code, the mean over the elements here. The code draws Gaussian noise of standard deviation `sigma` 500
+    times, in evaluation, too, and averages the top-k indicators (perturbed top-k). Here the expectation is computed
+    instead: the probability that an element's noisy score exceeds a threshold, which is chosen so that k elements
+    exceed it on average. Both agree in the limit of large sets, and the result is deterministic. The paper passes the
+    selected tokens of all frames through a transformer (`sequential`) and compares their mean.
 
     Args:
         dim: width of the elements, at least 2.

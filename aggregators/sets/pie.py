@@ -51,7 +51,7 @@ class PIE(SetPrediction):
         nn.init.zeros_(self.fc.bias)
 
     def residual(self, x_BND: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the residuals `(B, K, W)` in [0, 1] and the attention weights `(B, K, N)`."""
+        """Return the residuals `(B, K, W)`, in [0, 1] before dropout, and the attention weights `(B, K, N)`."""
         weight_BKN = masked_softmax(self.attend(x_BND), mask_BN).transpose(1, 2)
         return self.dropout(self.fc(weight_BKN @ x_BND).sigmoid()), weight_BKN
 

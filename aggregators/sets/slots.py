@@ -21,8 +21,8 @@ class Slots(SetPrediction):
     is LN(slots).
 
     Keys and values are never materialised: queries pass through the transposed key map, and weighted means of the
-    elements through the value map. By associativity the result is the same, at the cost of K rows per iteration instead
-    of 2N.
+    elements through the value map. By associativity the result is the same, and the maps apply to 2K rows per
+    iteration instead of 2N rows once.
 
     Args:
         dim: width of the elements.
@@ -120,8 +120,8 @@ class Slots(SetPrediction):
 class TransformerSet(Slots):
     """`slots` with the softmax over the elements, as in a transformer, so that queries may share elements.
 
-    The baseline of DivE's ablation (table 3, right). Parameters, weights and norms are those in `slots`; only this
-    softmax differs.
+    The baseline of DivE's ablation (table 3, right). Parameters, weights and norms are the same as in `slots`; only
+    this softmax differs.
     """
 
     def attention(self, logit_BKHN: Tensor, mask_BN: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from sentence_transformers.sentence_transformer.modules import Transformer
 
 from polypool.integrations.sentence_transformers import Pooling
 
-lines = Path(sys.argv[2]).read_text().splitlines()  # five of each picture
+lines = Path(sys.argv[2]).read_text().splitlines()  # five captions per picture
 texts = [line.partition("\t")[2] for line in lines]
 pairs = Dataset.from_dict({"anchor": texts[::5], "positive": texts[1::5]})
 transformer = Transformer(sys.argv[1])

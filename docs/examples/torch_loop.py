@@ -10,7 +10,7 @@ import polypool as pp
 
 read = AutoTokenizer.from_pretrained(sys.argv[1])
 model = AutoModel.from_pretrained(sys.argv[1]).eval().requires_grad_(False)
-lines = Path(sys.argv[2]).read_text().splitlines()  # five of each picture
+lines = Path(sys.argv[2]).read_text().splitlines()  # five captions per picture
 texts = [line.partition("\t")[2] for line in lines]
 tokens = [read(texts[k:320:5], padding=True, return_tensors="pt") for k in (0, 1)]
 sets = [(model(**of).last_hidden_state, of["attention_mask"].bool()) for of in tokens]

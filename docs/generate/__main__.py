@@ -1,7 +1,7 @@
 """Write the generated sections of the documentation into its Markdown files, where GitHub shows them, too.
 
 `python -m docs.generate` fills every `<!-- generated: NAME -->` of `PAGES` with `SECTIONS[NAME]`; `--check`
-writes nothing and ends with 1 where a file is out of date.
+writes nothing and exits with 1 if a file is out of date.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`python -m docs.generate.results`: compute the tables of docs/results/rows.csv anew, then the pages with them.
+"""`python -m docs.generate.results`: recompute the tables of docs/results/rows.csv, then update the pages.
 
 A table records the command that made it. The commands that read archives of this repository are run again; tables of
 runs that were not archived stay.
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def run(words: list[str]) -> None:
-    """Run a command without the runs of this machine."""
+    """Run a command with an empty tracking store."""
     print(shlex.join(words), flush=True)
     with tempfile.TemporaryDirectory() as empty:
         store = os.environ | {"POLYPOOL_HOME": empty, "MLFLOW_TRACKING_URI": f"sqlite:///{empty}/none.db"}

@@ -1,7 +1,7 @@
 """Adaptations: partial training of encoders with published weights.
 
-Checkpoints of an adapted encoder omit its published weights and store their digest, so they take kilobytes. `merge`,
-which `export` uses, folds an adaptation into the encoder's weights.
+Checkpoints of an adapted encoder omit its published weights and store their digest, so they are small. `merge`, which
+`export` uses, folds an adaptation into the encoder's weights.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from polypool.encoders.encoder import Encoder
 from polypool.infra.errors import InputError, unknown
 
 DIGEST = "published_sha256"
-"""Buffer of an adapted encoder: digest of its published weights; zeros before they are loaded."""
+"""Buffer of an adapted encoder: SHA-256 of its published weights; zeros on the device `meta`."""
 SIDES = ("visual", "text")
 
 

@@ -21,8 +21,8 @@ class Lora(Adaptation):
         r: rank of the updates.
         alpha: numerator of their scale, a whole number; r if None, for a scale of 1.
         dropout: dropout rate of the input of A.
-        parts: last components of the names of the linear maps, or `all`; by default queries and values of attention, as
-            BERT, ViT and DINOv2 name them, and as CLIP, SigLIP and most decoders do.
+        parts: last components of the names of the linear maps, or `all`; by default queries and values of attention, by
+            their names in BERT, and in ViT, DINOv2, CLIP, SigLIP and most decoders.
         sides: `visual`, `text` or both.
     """
 

@@ -1,4 +1,4 @@
-"""Backbones: frozen networks that `extract` runs once over images, videos or texts."""
+"""Backbones: feature extractors that `extract` runs once over images, videos or texts."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ class Cells(Backbone):
         return mean, deviation, covariance_NCC[:, (0, 0, 1), (1, 2, 2)] / 10
 
     def _edges(self, light_HW: np.ndarray) -> np.ndarray:
-        """Return histograms of gradient directions `(N, ORIENTATIONS)`, each gradient split between two bins."""
+        """Return roots of histograms of gradient directions, `(N, ORIENTATIONS)`; two bins share each gradient."""
         down, right = np.gradient(light_HW)
         strength_P = np.hypot(down, right).ravel()
         bin_P = (np.arctan2(down, right).ravel() % np.pi) * (ORIENTATIONS / np.pi)
@@ -93,7 +93,7 @@ class Cells(Backbone):
         return np.sqrt(total)
 
     def _texture(self, light_HW: np.ndarray) -> np.ndarray:
-        """Return histograms of uniform local binary patterns at radius 1, `(N, PATTERNS)`."""
+        """Return roots of histograms of uniform local binary patterns at radius 1, `(N, PATTERNS)`."""
         pattern_HW = local_binary_pattern(light_HW.round().astype(np.uint8), 8, 1, method="uniform")
         return np.sqrt(self._histogram(pattern_HW.ravel().astype(np.int64), PATTERNS, None))
 

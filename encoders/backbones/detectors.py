@@ -170,7 +170,7 @@ class OWLv2(Detector):
         name: a model on the hub, or a local folder.
         regions, least, threshold: see `detr`.
         overlap: drop a region whose intersection over union with a higher-scored one exceeds this; neighbouring patches
-            detect the same object, so 0.7 by default, as in bottom-up attention.
+            detect the same object, so 0.7 by default, as for the region proposals of bottom-up attention.
     """
 
     backbone, kind, types = "owlv2", "AutoModelForZeroShotObjectDetection", ("owlv2",)

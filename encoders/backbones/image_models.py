@@ -38,8 +38,8 @@ class ViT(Backbone):
             such as "3,6,9,12" or "9" for one layer. Each passes through the model's final norm, if patches do in the
             model. The channels of several layers are concatenated, as in the linear evaluation of DINOv2.
         stack: make the layers further elements instead, of the same width: all elements of the first layer, then those
-            of the next. `cls=True, grid=1, stack=True` makes [CLS] and the mean patch of each layer the elements, as
-            in attentive layer fusion (Ciernik et al., ICML 2026), whose layers pass through a norm within them.
+            of the next. With `cls=True, grid=1, stack=True` the elements are [CLS] and the mean patch of each layer, as
+            in attentive layer fusion (Ciernik et al., ICML 2026), which takes each layer after a norm inside it.
         bfloat16: compute in bfloat16, which takes half the time on processors and GPUs that support it.
     """
 
@@ -89,7 +89,7 @@ class ViT(Backbone):
     def __call__(self, images: list[Image.Image | Tensor]) -> list[np.ndarray]:
         """Return the features of each image, `(patches, dim)` or `(grid * grid, dim)` float32, after an optional [CLS].
 
-        With `stack` it returns that many of each layer. Images may have any mode and size.
+        With `stack`, each layer gives that many. Images may have any mode and size.
         """
         pixels = self._pretrained.pixels(images)
         features = []
@@ -269,7 +269,7 @@ class DINOv2(ViT):
 class ResNetBackbone(Backbone):
     """The cells of the last feature map in row-major order, as in the grid models of VSE-infinity.
 
-    Supports all convolutional models of transformers.
+    Supports convolutional models of transformers with `hidden_sizes` in their configuration: ResNet, RegNet, ConvNeXt.
 
     Args:
         name: a model on the hub, or a local folder.

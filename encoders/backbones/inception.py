@@ -1,8 +1,8 @@
 """Inception-v1 inflated to three dimensions: I3D on RGB frames.
 
 Carreira and Zisserman, "Quo vadis, action recognition? A new model and the Kinetics dataset", CVPR 2017, figure 3.
-Layer names are those in the PyTorch port that published `rgb_imagenet.pt`, so that this file loads; padding is
-TensorFlow's, in which the weights were trained.
+Layers are named as in the PyTorch port that published `rgb_imagenet.pt`, so that this file loads; padding is that of
+TensorFlow, in which the weights were trained.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _ORDER = sorted((*_STEM, *_POOLS, *_MIXED), key=lambda name: name.split("_")[1])
 
 
 def pad_same(x_BCTHW: Tensor, kernel: Sequence[int], stride: Sequence[int]) -> Tensor:
-    """Pad with zeros so that a window of `kernel` in steps of `stride` gives ceil(size / stride), as TensorFlow's SAME.
+    """Pad with zeros for ceil(size / stride) windows of `kernel` at steps of `stride`, as TensorFlow's SAME.
 
     Odd padding puts the extra zero at the end.
     """

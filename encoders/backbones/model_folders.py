@@ -1,7 +1,7 @@
-"""Local folders of published models: where models were extracted from on this machine, and POLYPOOL_MODELS.
+"""Local folders of published models: those that `extract` used on this machine, and those in POLYPOOL_MODELS.
 
 A feature store records a model by the last part of its folder and by the digest of its weights, so that stores can be
-moved and published. The folder is recorded in the home, by digest.
+moved and published. A file in polypool's home records the folder by this digest.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ REMEMBERED = "data/model_folders.json"
 
 
 def local_folder(name: str) -> Path | None:
-    """Return a model's folder: `name` itself, or a folder of that name in POLYPOOL_MODELS; else None."""
+    """Return a model's folder: `name`, or that path or its last part in a folder of POLYPOOL_MODELS; else None."""
     named = Path(name).expanduser()
     listed = [Path(each).expanduser() for each in os.environ.get(MODELS, "").split(os.pathsep) if each]
     within = (folder / part for folder in listed for part in (name, named.name))

@@ -15,7 +15,7 @@ from polypool.infra.registry import BACKBONES, ENCODERS
 
 
 class TextBackbone(Backbone):
-    """The states of all tokens, including special ones, of the text encoder of the same name, before its linear map.
+    """The token states of the text encoder of the same name, before its linear map.
 
     Texts are tokenised as in training, so a linear map of the stored states equals the encoder with frozen weights.
 
@@ -46,7 +46,7 @@ class TextBackbone(Backbone):
         self._moving = Lock()
         model = self._encoder.get_submodule(self.model)
         self.dim: int = self._encoder.width if projected else model.config.hidden_size
-        self._longest = getattr(self._encoder, "longest", None)  # which truncates longer texts
+        self._longest = getattr(self._encoder, "longest", None)  # an encoder with this limit truncates
         self._longest = None if self._longest else model.config.max_position_embeddings
         self._described = {
             "backbone": self.backbone,

@@ -41,7 +41,10 @@ class CrossModal(nn.Module):
     def forward(
         self, v_BND: Tensor, v_mask_BN: Tensor, t_BMD: Tensor, t_mask_BM: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return both sets after attention, `(B, N, D)` and `(B, M, D)`, and their masks; sets must not be empty."""
+        """Return each set after attention, `(B, N, D)` and `(B, M, D)`, followed by its mask.
+
+        Sets must not be empty. With `cls`, returned sets have one element more, their first.
+        """
         # zeros under the masks: an attention weight of 0 times NaN is NaN
         v_BND = v_BND.masked_fill(~v_mask_BN[..., None], 0.0)
         t_BMD = t_BMD.masked_fill(~t_mask_BM[..., None], 0.0)

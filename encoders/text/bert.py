@@ -45,7 +45,7 @@ _FROM_THE_PAD = {
 
 
 def positions(config: Mapping[str, Any]) -> int:
-    """Return the maximum number of tokens of a transformers model; 0 if it names none."""
+    """Return the maximum number of tokens of a transformers model; 0 if its configuration has none."""
     most = config.get("max_position_embeddings") or config.get("n_positions") or 0
     return most - config["pad_token_id"] - 1 if config.get("model_type") in _FROM_THE_PAD else most
 
@@ -180,7 +180,7 @@ class Bert(TextEncoder):
         whole_BL = mask_BL.long()
         if shapes_only(
             mask_BL
-        ):  # transformers reads the values of a mask (B, L), to leave it out where it can
+        ):  # transformers reads the values of a (B, L) mask, to drop a mask without padding
             whole_BL = mask_BL[:, None, None].expand(-1, 1, mask_BL.shape[1], -1)
         return self.bert(input_ids=token_BL, attention_mask=whole_BL).last_hidden_state, mask_BL
 
@@ -194,7 +194,7 @@ def _without_pooler(model: Any) -> nn.Module:
 
 @ENCODERS.register("stored_text")
 class StoredText(FeatureEncoder):
-    """A linear map of token states stored by `extract --texts`; equals `bert` with frozen weights for its states.
+    """A linear map of token states stored by `extract --texts`; for states of BERT, equals `bert` with frozen weights.
 
     Args:
         assets: see `FeatureEncoder`.

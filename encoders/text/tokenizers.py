@@ -45,8 +45,8 @@ _UNSPACED = regex.compile(
 def spaced(text: str) -> str:
     """Return a text in lower case and NFC, with spaces around the words of scripts that are written without spaces.
 
-    Words of these scripts are single characters, because Unicode has no dictionary: `草地` is two words. Only ASCII is
-    lower-cased.
+    Words of these scripts are single characters, except in Katakana, because Unicode has no dictionary: `草地` is two
+    words. ASCII texts are only lower-cased.
     """
     text = text.lower()
     return text if text.isascii() else _UNSPACED.sub(r" \g<0> ", unicodedata.normalize("NFC", text))
@@ -115,10 +115,10 @@ SPECIALS = ("<pad>", "<start>", "<end>", "<unk>", "<mask>")
 
 
 class Tokenizer(Protocol):
-    """Splits captions into words, each a list of subword ids; `pad_tokens` adds `start` and `end` if set.
+    """Splits captions into words, each a list of subword ids.
 
-    `unknown` is the id for unknown words, -1 without one; `longest` is the model's maximum number of subwords, 0 for no
-    limit.
+    `pad_tokens` adds the id `start` if `starts` is True, and `end` if `ends` is. `unknown` is the id for unknown words,
+    -1 without one. `longest` is the model's maximum number of subwords without special tokens, 0 for no limit.
     """
 
     size: int

@@ -111,7 +111,7 @@ class _TextTower(TextEncoder):
 
     @abstractmethod
     def read(self, token_BL: Tensor, mask_BL: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the model's token ids, the mask of the elements (which come first), and the position to pool."""
+        """Return the model's token ids, the mask of the elements (the first positions), and the position to pool."""
 
 
 @ENCODERS.register("clip_text")
@@ -176,7 +176,7 @@ class SiglipSubwords(Subwords):
 
 @ENCODERS.register("siglip_text")
 class SiglipText(_TextTower):
-    """The text tower of SigLIP, and of SigLIP 2 with fixed sizes: the normalised states of all tokens.
+    """The text tower of SigLIP, and of SigLIP 2 with fixed sizes: the normalised states of the text's tokens.
 
     The model was trained on 64 positions without a mask (text, end token, padding), so tokens attend to padding; the
     returned set has only the text. Texts are lower-cased, and for SigLIP (not SigLIP 2) stripped of punctuation.

@@ -33,7 +33,7 @@ STRIDE = 32
 class CNN(PixelEncoder):
     """The cells of the last feature map in row-major order, through a linear map.
 
-    Batch statistics are frozen at those in the published weights; all parameters are trainable.
+    Batch statistics stay as in the published weights; all parameters are trainable.
 
     Args:
         assets: none.
@@ -43,7 +43,7 @@ class CNN(PixelEncoder):
             torchvision's names, such as `resnet152-b121ed2d.pth` or `resnext101_32x8d_wsl`.
         size: side of the square that images are resized to, in pixels; a multiple of 32.
         layout: `own`, in which the network was trained, or `caffe`, in which the authors of VSE-infinity ran
-            torchvision's weights of ResNet-152; colour statistics follow the weights.
+            torchvision's weights of ResNet-152; colour statistics depend only on `name`.
     """
 
     def __init__(

@@ -37,9 +37,9 @@ class Layout:
     """Output of a model outside the known types.
 
     Attributes:
-        cells: patches of an image, or cells of a map.
+        cells: number of patches of an image, or of cells of a map.
         ahead: number of tokens before them, such as [CLS] and registers.
-        unread: names of weights that do not affect them, which are not trained.
+        unread: names of weights that do not affect the states, which are not trained.
     """
 
     cells: Annotated[int, at_least(1)]
@@ -186,7 +186,7 @@ def _layout(config: Mapping[str, Any], *, name: str, size: int) -> Layout:
     """Determine a model's output for an image by a forward pass on the meta device.
 
     Raises:
-        InputError: the output is neither patches nor a map, or the model uses batch normalisation.
+        InputError: the model uses batch normalisation, fails on images of this size, or has fewer states than patches.
     """
     with torch.device("meta"):
         model = _trimmed(from_config(config)).train()
@@ -200,7 +200,7 @@ def _layout(config: Mapping[str, Any], *, name: str, size: int) -> Layout:
             output = model(pixel_values=pixels_13SS, **_options(model))
             state_1LH = _states(output)
             state_1LH.sum().backward()
-        except Exception as error:  # each model has its own
+        except Exception as error:  # each model raises its own exceptions
             raise InputError(f"{name}: reads no images of {size} x {size} pixels: {error}") from error
     tokens, patch = state_1LH.shape[1], config.get("patch_size")
     is_map = output.last_hidden_state.ndim == 4

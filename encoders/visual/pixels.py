@@ -30,7 +30,7 @@ class ImageTransform:
         std: standard deviation of the channels, on a scale of 255.
         bgr: order the channels blue, green, red, as in Caffe.
         antialias: smooth before downsampling; without it, each pixel interpolates the four nearest input pixels.
-        crop: minimum ratio of the crop's sides to the image's; it is uniform in [crop, 1], and the same for both sides.
+        crop: minimum ratio of the crop's sides to the image's; the ratio, one for both sides, is uniform in [crop, 1].
         flip: probability of a horizontal flip.
     """
 

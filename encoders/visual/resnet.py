@@ -1,7 +1,7 @@
 """Residual networks for fine-tuning with frozen batch statistics, and readers of published weights.
 
 He et al., "Deep residual learning for image recognition", CVPR 2016; Xie et al., "Aggregated residual transformations
-for deep neural networks", CVPR 2017. Parameters have torchvision's names; files are read without unpickling.
+for deep neural networks", CVPR 2017. Parameters have torchvision's names; files are read with torch's `weights_only`.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Bottleneck(nn.Module):
 class ResNet(nn.Module):
     """A residual network without its classifier.
 
-    Blocks are initialised as the identity, so that maps keep their scale without batch statistics.
+    Residual branches are initialised at zero, so that maps keep their scale without batch statistics.
 
     Args:
         depths: blocks in each of the four stages.
@@ -152,7 +152,7 @@ def read_weights(path: Path) -> dict[str, Any]:
 
 
 def resnet_name(name: str) -> str:
-    """Map a parameter name of VSE-infinity's backbone, such as `base.4.0.conv1.weight`, to `encoders.visual.resnet`.
+    """Return the name in `ResNet` of a parameter of VSE-infinity's backbone, such as `base.4.0.conv1.weight`.
 
     Its code (`lib/modules/resnet.py`) keeps the stem and the first three stages in `base`, the last stage in `top`.
     """
@@ -162,7 +162,7 @@ def resnet_name(name: str) -> str:
 
 
 def resnet_weights(weights: Mapping[str, Any], *, where: object) -> dict[str, Tensor]:
-    """Return the parameters and statistics of a file under the names of `encoders.visual.resnet`.
+    """Return the parameters and statistics of a file by their names in `ResNet`.
 
     The classifier and the batch counters of batch normalisation are dropped.
 
@@ -170,6 +170,9 @@ def resnet_weights(weights: Mapping[str, Any], *, where: object) -> dict[str, Te
         weights: tensors by torchvision's names, or the parts `base` and `top` of VSE-infinity's
             `original_updown_backbone.pth`.
         where: the file, for messages.
+
+    Raises:
+        InputError: an entry is not a tensor.
     """
     if {"base", "top"} <= weights.keys():
         parts = ("base", "top")

@@ -117,7 +117,7 @@ class Stored(FeatureEncoder):
 
 
 class _ResidualMLP(FeatureEncoder):
-    """A linear map `fc`, and an MLP with batch normalisation with input width `inputs`."""
+    """A linear map `fc`, and an MLP of input width `inputs` with batch normalisation."""
 
     def __init__(
         self,
@@ -206,9 +206,9 @@ class StackedRegions(_ResidualMLP):
 
 @ENCODERS.register("pooled_regions")
 class PooledRegions(_ResidualMLP):
-    """`regions` of pooled features: a set of one element, from poolings of the raw features side by side.
+    """`regions` applied to concatenated poolings of the raw features: a set of one element.
 
-    [CLS] and the mean element side by side, `pool="cls mean"`, are the input of DINOv2's linear evaluation (Oquab et
+    [CLS] and the mean element, concatenated (`pool="cls mean"`), are the input of DINOv2's linear evaluation (Oquab et
     al., TMLR 2024). Each channel is standardised by batch normalisation. Dropout of these inputs regularises training
     on few photographs, and so do torch's initial weights of the linear map, smaller than Xavier's of `regions`.
 
@@ -255,6 +255,6 @@ class PooledRegions(_ResidualMLP):
         return vector_BD[:, None], mask_BN.new_ones(len(x_BI), 1)
 
     def kept(self, mask_BN: Tensor) -> Tensor:
-        """Return the elements to pool, at least one of each set: all but those that dropout leaves out."""
+        """Return the mask of the elements that dropout keeps; a set that would lose all its elements keeps all."""
         kept_BN = self.element_dropout(mask_BN.float()) > 0
         return kept_BN.where(kept_BN.any(dim=1, keepdim=True), mask_BN)

@@ -29,7 +29,7 @@ class SetBatchNorm(nn.BatchNorm1d):
 
         Args:
             x_RD: the elements.
-            real: the real elements: a mask `(R)`, or the number of leading ones; None for all. Other rows are finite
+            real: the real elements: a mask `(R,)`, or the number of leading ones; None for all. Other rows are finite
                 and undefined.
         """
         if not self.training:

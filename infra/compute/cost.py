@@ -2,8 +2,8 @@
 
 The CPU time of this process (all threads) is divided by the CPU time of a benchmark run just before and just after: a
 product of two 512 x 512 matrices in float32. Contention for a core, cache or clock slows both equally. Other processes,
-such as video decoders, are not included. On an accelerator, which is not shared, cost is the wall-clock time until all
-queued work is done.
+such as video decoders, are not included. On an accelerator, which is not shared, both times are wall-clock times until
+all queued work is done.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class CostMeter:
     """Measures the cost of work on a device since its creation.
 
     Attributes:
-        seconds: elapsed time at the last lap.
-        busy: seconds of it in which a GPU computed steps; 0 on a CPU. A step that is no CUDA graph counts with the gaps
-            in which the GPU waits for its launches.
+        seconds: time of the last lap; CPU time on a CPU.
+        busy: seconds of it in which a GPU computed steps; 0 on a CPU. A step without a CUDA graph includes the gaps in
+            which the GPU waits for kernel launches.
     """
 
     def __init__(self, device: torch.device) -> None:

@@ -56,7 +56,7 @@ def gather(x: Tensor) -> Tensor:
 def gather_shared(x: Tensor) -> Tensor:
     """Concatenate like `gather`, for samples that every worker uses differently.
 
-    For example captions against which a worker scores its own images. Their gradient is the sum over the workers;
+    An example: captions that each worker scores against its own images. Their gradient is the sum over the workers;
     results must reach the loss through `gather`, whose factor cancels DDP's mean.
     """
     return x if world() == 1 else torch.cat(all_gather(x))

@@ -22,9 +22,10 @@ from polypool.infra.compute.device import shapes_only, traced
 from polypool.infra.compute.recurrence import Direction
 
 MANY = 16384
-"""Below this number of states per step (sets x hidden width) torch is faster on a CPU: call overhead dominates."""
+"""With gradients torch is faster on a CPU below this number of states per step (sets x hidden width), where call
+overhead dominates."""
 WIDE, FEW = 768, 8
-"""Without gradients torch is faster below this hidden width and up to this many sets: packing dominates."""
+"""Without gradients torch is faster on a CPU below this hidden width, or up to this many sets: packing dominates."""
 
 
 class GRU(nn.RNNBase):

@@ -122,7 +122,7 @@ class Direction:
         return steps
 
     def back(self, grad_SH: Tensor, kept: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Return the gradients of elements and weights; overwrites the gradient of the states."""
+        """Return the gradients of the elements, the weights and the biases."""
         x_SE, n_SH, state_SH, *kept = kept
         hidden, real = self.hidden, len(grad_SH)
         grad_SH = F.pad(grad_SH, (0, 0, 0, ROWS))
@@ -159,7 +159,7 @@ class Direction:
     def _gradients(
         self, x_SE: Tensor, state_SH: Tensor, grad_n_SH: Tensor, grad_state_SG: Tensor
     ) -> tuple[Tensor, ...]:
-        """Return the gradients of elements and weights from the gradients of n, and of r, z and q."""
+        """Return the results of `back` from the gradients of n, and of r, z and q."""
         hidden, first = self.hidden, self.active[0]
         grad_gate_SG = grad_state_SG[:, : 2 * hidden]
         grad_x_SE = torch.addmm(
@@ -172,7 +172,7 @@ class Direction:
         return grad_x_SE[:, : self.inputs], of_input[:, : self.inputs], of_state, input_bias, state_bias
 
     def _past(self) -> Tensor:
-        """Return the predecessor of each element, without the first of every set."""
+        """Return the row of each element's predecessor, except for the first element of every set."""
         active_T = torch.tensor(self.active)
         step_S = torch.repeat_interleave(active_T)
         return torch.arange(self.active[0], len(step_S)) - active_T[step_S[self.active[0] :] - 1]

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# A verb of polypool on a Ray cluster of Slurm's nodes:
+# Run a polypool verb on a Ray cluster on the nodes of a Slurm job:
 #
 #   sbatch --nodes 4 --gpus-per-node 1 infra/deploy/slurm.sh train coco_region_bigru --workers 4 --seed 0
 #
-# At the time limit the run makes a checkpoint, the job is queued again, and the same command goes on with the run.
-# Flags of sbatch and its variables (SBATCH_TIMELIMIT, ...) win over these lines:
+# At the time limit the run writes a checkpoint, the job is requeued, and the same command resumes the run.
+# Flags and environment variables of sbatch (SBATCH_TIMELIMIT, ...) override these lines:
 #SBATCH --job-name=polypool
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1
@@ -15,13 +15,15 @@
 #SBATCH --open-mode=append
 #SBATCH --output=%x-%j.out
 #
-# POLYPOOL_ENV            environment of Python, on every node (.venv)
-# POLYPOOL_HOME           folder of data and runs, on every node (the folder that sbatch was called in)
-# MLFLOW_TRACKING_URI     server that records runs (else mlflow.db in POLYPOOL_HOME, which only the first node writes)
-# POLYPOOL_INTERFACE      network interface of Ray and Gloo, such as ib0 (else that of the node's first address)
-# POLYPOOL_RAY_PORT       first of ten free ports on every node (else by the job's number, from 20000)
-# POLYPOOL_START_SECONDS  for Ray to start on all nodes (300)
-# POLYPOOL_REQUEUES       how often the job is queued again at most (100); never before the verb has begun
+# Environment variables (default in brackets):
+#
+# POLYPOOL_ENV            Python's virtual environment, on every node (.venv)
+# POLYPOOL_HOME           folder of data and runs, shared by all nodes (the folder where sbatch was called)
+# MLFLOW_TRACKING_URI     server that records runs (mlflow.db in POLYPOOL_HOME, which only the first node writes)
+# POLYPOOL_INTERFACE      network interface of Ray and Gloo, such as ib0 (the interface of the node's first address)
+# POLYPOOL_RAY_PORT       first of ten free ports on every node (computed from the job id, from 20000)
+# POLYPOOL_START_SECONDS  timeout for Ray's start on the first node, and again for all nodes to join (300)
+# POLYPOOL_REQUEUES       maximum number of requeues (100); none before the verb has started
 set -euo pipefail
 
 say() { echo "polypool: $*" >&2; }
@@ -36,14 +38,14 @@ cpus=${SLURM_CPUS_PER_TASK:-${SLURM_CPUS_ON_NODE:-1}}
 seconds=${POLYPOOL_START_SECONDS:-300}
 port=${POLYPOOL_RAY_PORT:-$((20000 + SLURM_JOB_ID % 1000 * 10))}
 
-# whoever is on the network of the nodes needs the job's own token
+# a token per job protects Ray from others on the nodes' network
 export RAY_AUTH_MODE=token
 if [ -z "${RAY_AUTH_TOKEN:-}${RAY_AUTH_TOKEN_PATH:-}" ]; then
     RAY_AUTH_TOKEN=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \n')
     export RAY_AUTH_TOKEN
 fi
 
-# the node's address: not by its name, which Debian resolves to 127.0.1.1
+# print the node's address; Debian resolves the node's name to 127.0.1.1
 address() {
     if [ -n "${POLYPOOL_INTERFACE:-}" ]; then
         ip -4 -o addr show dev "$POLYPOOL_INTERFACE" | awk '{sub("/.*", "", $4); print $4; exit}'
@@ -52,7 +54,7 @@ address() {
     fi
 }
 
-# Ray on a node, until it is told to end; Gloo takes the interface that the node's name resolves to, unless told
+# run Ray on a node until SIGTERM; by default Gloo uses the interface of the address that the node's name resolves to
 node() {
     local here temp=/tmp/pp-$SLURM_JOB_ID code=0
     here=$(address)
@@ -68,7 +70,7 @@ node() {
         --dashboard-agent-listen-port="$((port + 3))" "$@" &
     trap 'kill $!' TERM
     wait $! || code=$?
-    wait $! || true # a signal ends the first one
+    wait $! || true # a signal interrupts the first wait
     rm -rf "$temp"
     exit "$code"
 }
@@ -101,7 +103,7 @@ finish() {
     exit "$1"
 }
 
-# call a command again and again until it succeeds; what was started has to live meanwhile
+# retry a command until it succeeds; fail after the timeout, or if Ray ends on a node
 until_done() {
     local until=$((SECONDS + seconds)) each
     until "$@" >/dev/null 2>&1; do
@@ -114,7 +116,7 @@ until_done() {
     done
 }
 
-# start Ray on some nodes: flags of srun in one word, then those of ray start
+# start Ray on some nodes: flags of srun in one word, then flags of ray start
 on_nodes() {
     local flags=$1
     shift
@@ -137,7 +139,7 @@ if [ "$SLURM_JOB_NUM_NODES" -gt 1 ]; then
 fi
 export RAY_ADDRESS=$here:$port
 
-# a run is begun once: its id is in a file, by which the same command goes on with it; one of the user's own is left
+# a file with the run's id lets the same command resume the run after a requeue, unless the user names such a file
 verb=$1
 shift
 own=''
@@ -146,18 +148,18 @@ for word in "$@"; do
 done
 if [ "$verb" = train ] && [ "${1:-}" != resume ] && [ -z "$own" ]; then
     file=$POLYPOOL_HOME/slurm-$SLURM_JOB_ID.run
-    [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ] || rm -f "$file" # of an older job of this number
+    [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ] || rm -f "$file" # from an older job with this id
     set -- "$@" --run-id-file "$file"
 fi
 
-# a command that the signals are forwarded to
+# run a command, which SIGTERM and the time limit's signal stop
 run() {
     local code=0
     if [ -n "$ended" ]; then finish "$ended"; fi
     "$@" &
     driver=$!
     while kill -0 "$driver" 2>/dev/null; do
-        wait "$driver" || true # which a signal ends
+        wait "$driver" || true # a signal interrupts it
     done
     wait "$driver" || code=$?
     driver=''

@@ -1,8 +1,8 @@
 """Ending a command by a signal: Ctrl-C, SIGTERM, or SIGHUP when its terminal is closed.
 
-It prints one line to standard error with the command that resumes, and exits with 128 plus the signal's number, as
-shells do. While a command is being imported it exits immediately. Later the signal is raised as `Stopped` in the main
-thread, so that resources are released; a second signal ends the process immediately.
+The command prints one line to standard error with the command that resumes (not after SIGHUP), and exits with 128 plus
+the signal's number, as shells do. While a command is being imported it exits immediately. Later the signal is raised as
+`Stopped` in the main thread, so that resources are released; a second signal ends the process immediately.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ def resume_hint(command: str) -> Iterator[None]:
 
 @contextmanager
 def cleanup_on_exit(cleanup: Callable[[], None]) -> Iterator[None]:
-    """Call `cleanup`, which must be quick, at the end of the block, also if a second signal ends the process."""
+    """Call `cleanup`, which must be quick, only if a signal ends the process immediately inside the block."""
     _cleanups.append(cleanup)
     try:
         yield

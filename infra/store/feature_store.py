@@ -112,7 +112,7 @@ class FeatureStore:
         return self.manifest.source.get(COLUMNS, {})
 
     def column(self, name: str) -> FeatureStore:
-        """Return a column as a store `(N, width)` of the same sets in the same rows.
+        """Return a column as a store, with a set `(N, width)` for each set of this store, in the same rows.
 
         Raises:
             InputError: the column is unknown, missing, damaged, or has other sets.
@@ -202,7 +202,7 @@ class FeatureStore:
 
         Args:
             rows: B rows, from `rows()`.
-            keep: for each row the elements to keep, as indices or as a bool mask over the set; at least one.
+            keep: for each row the elements to keep, as indices or as a bool mask over the set; at least one element.
 
         Returns:
             x_BND in the store's dtype, zero in the padding, N the largest size; and mask_BN, True for real elements.

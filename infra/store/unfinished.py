@@ -110,7 +110,7 @@ class Unfinished:
         """Start or resume the job; return the shards that an interrupted writer finished.
 
         Raises:
-            InputError: the folder holds a complete store, or shards of another job, or shards are missing.
+            InputError: the folder holds a complete store, shards of another job, or shards without a valid journal.
         """
         if (self._folder / MANIFEST).exists() and not (self._folder / JOURNAL).exists():
             raise InputError(
@@ -150,7 +150,7 @@ class Unfinished:
         The existing store remains readable until the extended one replaces it.
 
         Raises:
-            InputError: the store has other vectors, or no checksums; or its warnings are damaged.
+            InputError: the store has another version, dim or dtype, or its manifest is damaged.
         """
         if not (self._folder / MANIFEST).exists() or (self._folder / JOURNAL).exists():
             return
@@ -179,7 +179,7 @@ class Unfinished:
             if job == self._job or "extractor" in job.get("source", ()):
                 return
         gone = (MANIFEST, JOURNAL, DRAFT, SKIPPED, WARNINGS, REFUSED, "shard-*.arrow")
-        for pattern in gone:  # the manifest first, which makes it a store
+        for pattern in gone:  # the manifest first: without it, the folder is no store
             for path in self._folder.glob(pattern):
                 path.unlink()
         shutil.rmtree(self._folder / COLUMNS, ignore_errors=True)

@@ -421,7 +421,13 @@ def with_columns(source: dict[str, Any], widths: Mapping[str, int]) -> dict[str,
 
 
 def _complete(at: Path | Url, source: dict[str, Any], *, extends: bool) -> bool:
-    """Whether an interrupted writer finished a column with the same sets; with `extends`, also one with fewer sets."""
+    """Whether a column of this source is complete, for example from an interrupted writer.
+
+    With `extends`, a complete column of another source counts as incomplete, because it is to be extended.
+
+    Raises:
+        InputError: a complete column of another source, without `extends`.
+    """
     try:
         found = FeatureStore.open(at)
     except (AbsentError, MissingError):

@@ -115,7 +115,7 @@ def _print_next(comparison: comparing.Comparison, uri: str) -> None:
 
 
 def _refuse_files(**files: Path | None) -> None:
-    """Check that the output files are writable before any input is read; messages name their options."""
+    """Refuse URLs and unknown endings of output files before reading any input; messages name the options."""
     from polypool.pipelines.comparison.results import refuse_ending
 
     if files["out"] is not None:

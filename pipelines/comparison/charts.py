@@ -45,9 +45,9 @@ from polypool.pipelines.figures.style import (
 from polypool.tasks.adapter import Metric
 from polypool.tasks.run import Run
 
-# characters in a line: of a caption an inch, above a narrow panel, of the name of one of a pair
+# characters per line: per inch of a caption, in a heading above a narrow panel, in an axis label of `draw_pairs`
 _CAPTION, _HEADER, _PAIR = 15, 16, 18
-# inches: a panel, a row, all around rows, the names
+# inches: width of a panel, height of a row, height of everything else, width of the names
 _PANEL, _ROW, _AROUND, _NAMES = 1.95, 0.29, 1.75, 2.2
 _SHADES = LinearSegmentedColormap.from_list("p", ["#d5dce4", "#8fb3d4", POINT])
 _P = PowerNorm(0.5, vmin=0, vmax=1)
@@ -218,7 +218,7 @@ def draw_against(groups: Sequence[Group], others: Sequence[Group]) -> Figure | N
 
 
 def _shared(group: Group, other: Group) -> dict[str, tuple[Row, Row]]:
-    """Return the best row of both groups for each visual aggregator, whatever its options."""
+    """Return the best row of each group for each visual aggregator that both have, whatever its options."""
     first, second = {}, {}
     for rows, of in ((first, group), (second, other)):
         for row in of.known:  # the best first
@@ -318,7 +318,7 @@ def _draw_cells(
     """Draw the cells of a heat map.
 
     Args:
-        panel: where.
+        panel: axes to draw in.
         shade_RC: of each cell, from 0 for the worst to 1 for the best; NaN for an empty cell.
         notes: text of each cell, by rows.
         rows, columns: their labels.

@@ -1,4 +1,4 @@
-"""Filters of the runs to compare, by recipe, aggregator and data; imports little, as verbs read their options by it."""
+"""Filters of the runs to compare; it imports neither torch nor MLflow, since commands parse their options with it."""
 
 from __future__ import annotations
 

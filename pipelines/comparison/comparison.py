@@ -125,7 +125,7 @@ class Comparison:
 
     @property
     def log_experiment(self) -> str:
-        """The experiment of `log`; the runs' own experiment has trained runs only."""
+        """The experiment that `log` writes to, separate from the compared runs."""
         return f"{self.experiment}-comparisons"
 
     @property
@@ -172,7 +172,7 @@ class Comparison:
         return "\n".join(head) + "\n\n" + "\n\n".join(map(as_latex, self.tables)) + "\n"
 
     def judged(self, read: Read) -> Comparison:
-        """Return the comparison with tests; rows whose queries `read` cannot return are noted."""
+        """Return the comparison with tests, and with notes on rows whose queries `read` cannot return."""
         judged = [
             with_differences(group, read, baseline=baseline_row(group, self.baseline), pairs=self.pairs)
             for group in self.groups
@@ -232,7 +232,7 @@ def description(tables: Sequence[Table]) -> str:
 
 
 def refuse_detect(difference: float) -> None:
-    """Raise InputError for a value of `--detect` that is negative or no number."""
+    """Raise InputError for a value of `--detect` that is negative, infinite or NaN."""
     if not 0 <= difference < math.inf:
         raise InputError(
             f"--detect must be a difference of the primary metric above 0, such as 1.0, not {difference:g}"
@@ -249,7 +249,7 @@ def runs_of(uri: str, experiment: str) -> list[RunRecord]:
     runs = [
         run
         for run in find_runs(uri, experiment, finished=False)
-        if run.tags.get("kind") not in SUMMARIES and run.params.get("test") != "False"  # a trial of a sweep
+        if run.tags.get("kind") not in SUMMARIES and run.params.get("test") != "False"  # drop tuning trials
     ]
     if not runs:
         raise AbsentError(

@@ -27,14 +27,14 @@ _WIDTH = 120
 
 
 def renew(files: Sequence[Path], *, check: bool) -> Iterator[str]:
-    """Renew the tables of Markdown files, and yield a line for each outdated one.
+    """Renew the tables and figures of Markdown files, and yield a line for each outdated table.
 
     Args:
         files: the Markdown files.
         check: write nothing.
 
     Raises:
-        InputError: as `renewed`, or a file cannot be read or written.
+        InputError: as `renewed` and `draw_figures`, or a file cannot be read or written.
     """
     for path in files:
         try:
@@ -77,14 +77,14 @@ def renewed(text: str, folder: Path, *, where: str) -> tuple[str, list[str]]:
 
 
 def draw_figures(text: str, folder: Path) -> None:
-    """Draw a document's figures: `FILE`, lags behind the best, or `FILE against FILE`, means in two tables.
+    """Draw a document's figures: lags behind the best for `FILE`, means in two tables for `FILE against FILE`.
 
     Args:
         text: the document.
         folder: base of the paths of results and pictures.
 
     Raises:
-        InputError: results cannot be read, are of several tables, or have fewer than two rows.
+        InputError: results cannot be read, are of several tables, or have fewer than two rows to draw.
     """
     from polypool.pipelines.comparison.charts import draw_against, draw_lags  # Matplotlib
     from polypool.pipelines.figures.style import save
@@ -109,7 +109,7 @@ def rendered(records: pd.DataFrame, *, file: str, as_in_terminal: bool = False) 
     Args:
         records: the results.
         file: path for the link; FILE#TABLE for one of several tables.
-        as_in_terminal: align the columns by spaces, without legends.
+        as_in_terminal: align the columns by spaces, without legends and notes.
     """
     tables: list[Table] = []
     for groups in by_tuning(groups_of(records)):

@@ -243,7 +243,7 @@ def _missing_seeds(title: str, rows: Sequence[Row]) -> Iterator[str]:
 
 
 def notes_on(title: str, runs: Sequence[RunRecord]) -> Iterator[str]:
-    """Yield notes on runs of one table: missing samples, and different commits, machines and packages."""
+    """Yield notes on runs of one table: missing samples; different commits, machines, packages and extractions."""
     tags = [run.tags for run in runs]
     missing = [sorted(_within(f"data.{LEFT_OUT}", of).items()) for of in tags]
     for what, n in Counter(", ".join(f"{split} lacks {n}" for split, n in of) for of in missing).items():
@@ -312,7 +312,7 @@ def named(settings: Settings) -> str:
 
 
 def _settings(runs: Sequence[RunRecord], protocol: str) -> list[dict[str, str]]:
-    """Return the settings that affect results; settings that a run does not know have their defaults."""
+    """Return the settings of each run that affect results; those that it did not record have their defaults."""
     params = [run.settings for run in runs]
     own = {field.name: field.default for field in fields(Run) if field.default is not MISSING}
     own["data"] = {field.name: field.default for field in fields(Data) if field.default is not MISSING}
@@ -320,7 +320,7 @@ def _settings(runs: Sequence[RunRecord], protocol: str) -> list[dict[str, str]]:
     settings = [{name: value for name, value in defaults if name in known} | of for of in params]
     for name in DIGESTS:
         if all(run.tags.get(name) for run in runs):
-            # data go by their origin if a run with the same content names one, else by their digest
+            # data are named by path, or by origin (else digest) if paths and contents do not correspond one to one
             origins = {run.tags[name]: run.tags[name + ORIGIN] for run in runs if run.tags.get(name + ORIGIN)}
             digests = [origins.get(run.tags[name], run.tags[name])[:12] for run in runs]
             paths = [of.get(name, "") for of in params]
@@ -329,7 +329,7 @@ def _settings(runs: Sequence[RunRecord], protocol: str) -> list[dict[str, str]]:
                 paths = [PurePath(path).name for path in paths]
             for of, value in zip(settings, paths if one_to_one else digests, strict=True):
                 of[name] = value
-    if all(run.tags.get(PRECISION) for run in runs):  # the precision of `auto`
+    if all(run.tags.get(PRECISION) for run in runs):  # the precision that `auto` selected
         for of, run in zip(settings, runs, strict=True):
             of["optim.precision"] = run.tags[PRECISION]
     tuned = [tuned_of(run.tags, run=run.run_id) for run in runs]

@@ -48,8 +48,9 @@ class Units:
     def added_n(self) -> np.ndarray:
         """The contribution of each unit to the metric; the metric is their mean.
 
-        A part is a ratio of two sums over units, and a unit's contribution its linear term: the sum of its queries'
-        scores less the same number of average scores, over the mean number of queries of a unit.
+        A part of the metric is a ratio of two sums over units. A unit contributes the metric plus, for each part, its
+        linear term: the sum of its queries' scores minus their number times the mean score, over the mean number of
+        queries of a unit.
         """
         mean_P = self.sum_Pn.sum(axis=1) / self.count_Pn.sum(axis=1)
         share_P = self.count_Pn.mean(axis=1)
@@ -76,8 +77,8 @@ class Queries:
             value: as logged by the run.
 
         Raises:
-            InputError: the metric does not follow from the queries, arrays are missing or do not match, or the metric
-                computed from them is not the logged one.
+            InputError: the metric does not follow from the queries, arrays are missing or do not match, no query has a
+                score, or the metric computed from them is not the logged one.
         """
         described = next((known for known in self.metrics if known.name == metric), None)
         if described is None:
@@ -113,7 +114,7 @@ class Queries:
 
 @functools.lru_cache(maxsize=8)
 def _grouped(units: tuple[tuple[str, bytes], ...]) -> tuple[np.ndarray, list[np.ndarray], np.ndarray]:
-    """Return the ids of units, the index of each query's unit by part, and the numbers of queries.
+    """Return the ids of units, the index of each query's unit by part, and the numbers of queries by part and unit.
 
     Args:
         units: dtype and bytes of the ids of each part's queries, the same in all runs of a table (cached).

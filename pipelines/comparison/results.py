@@ -46,7 +46,7 @@ COLUMNS = {
     "against": "string",  # the best of the other rows; empty if nothing was judged
     # from that row, with simultaneous 95 % intervals
     **dict.fromkeys(("difference", "difference_low", "difference_high"), "float64"),
-    "p": "float64",  # of the row's being the best
+    "p": "float64",  # p-value of being the best
     "over_seeds": "boolean",  # whether seeds were judged; else all of these are over queries alone
     # simultaneous 95 % interval of the row's rank; over all columns in a table of several tasks
     **dict.fromkeys(("rank_low", "rank_high"), "float64"),
@@ -162,7 +162,7 @@ def _origin(row: Row) -> dict[str, str]:
 
 
 def groups_of(table: pd.DataFrame) -> tuple[Group, ...]:
-    """Return the groups of records, without runs; of the tests, those of all pairs are not recorded."""
+    """Return the groups of records, without runs and without tests of all pairs, which are not recorded."""
     return tuple(_group(of) for _, of in table.groupby(_GROUP, sort=False))
 
 
@@ -271,7 +271,7 @@ def write_results(records: pd.DataFrame, path: Path) -> None:
 
 
 def read_results(path: Path) -> pd.DataFrame:
-    """Read a table that `write_results` wrote; a file of one needs no name.
+    """Read a table that `write_results` wrote; a file with a single table needs no name.
 
     Raises:
         InputError: the file or table is missing or damaged, or a file of several tables needs a name.

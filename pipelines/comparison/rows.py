@@ -24,7 +24,7 @@ class Row:
     Attributes:
         label: the row's name in its group.
         aggregator: its spec, with the text aggregator's if different; empty for untrained rows, such as an ensemble.
-        specs: the same as separate specs; empty if the row was read from a file.
+        specs: the same as separate specs; empty for untrained rows, and if the row was read from a file.
         recipe, model: of the training.
         settings: those that differ from most other runs of recipe and model.
         chosen: the tuned settings as text; empty without tuning.

@@ -1,4 +1,4 @@
-"""The list of an experiment's runs with their scores, progress and processes; and the end of dead runs."""
+"""The list of an experiment's runs with their scores, progress and processes; marking dead runs as ended."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from polypool.infra.tracking import RunRecord, Tracker, find_runs
 from polypool.pipelines.training.record import COLLAPSED, process_of, send, take_run
 
 Listed = Mapping[str, Any]
-"""A run of a list. `score`: of the test split, None if not scored yet; `chance_normalised`: the score between chance,
-0, and the best possible, 100, None if unknown; `collapsed`: symptoms of a collapse, if any; `age`: seconds since its
-start; `process`, `holder`: state and name of its process, from `polypool.pipelines.training.record.process_of`."""
+"""A run of a list. `score`: of the test split, None if not scored yet; `chance_normalised`: the score scaled to 0 for
+chance and 100 for the best possible, None if unknown; `collapsed`: symptoms of a collapse, if any; `age`: seconds since
+its start; `process`, `holder`: state and name of its process, from `polypool.pipelines.training.record.process_of`."""
 _TAGS = ("task", "dataset", "features", "protocol", "aggregator", "text_aggregator", "seed")
 _COLUMN = ("task", "dataset", "protocol")
 """Scores are comparable between runs with the same values."""

@@ -6,7 +6,7 @@ score, the mean over both the row's. Seeds and units are crossed: `y = row + see
 with other seeds or other queries. A difference of two rows therefore varies by
 
 - `seeds`: the variance of the runs' scores over their number, for each row, added up; Welch's degrees of freedom
-  (Biometrika 34, 1947), which assume neither that the rows vary alike nor that they were run equally often;
+  (Biometrika 34, 1947), which assume neither equal variances nor equal numbers of runs;
 - `queries`: the variance over units of the rows' difference, paired unit by unit, less the residual variance, which
   `seeds` already includes. Residuals of rows that share a seed correlate (by 0.2 to 0.3 in our tables), so the variance
   of the difference of their residuals is taken.
@@ -34,8 +34,8 @@ A variance of three runs has two degrees of freedom. `Joint.draw` therefore repe
 scores, and variances as other seeds and queries would estimate them, in which these errors are then measured
 (`studentised`). Shares of such repetitions are p-values: a parametric bootstrap of the studentised maximum (Beran, JASA
 83, 1988). Simulations: docs/statistics.md. By these, quantiles of errors in t with the variance of each row held fixed
-(Behrens-Fisher) never err and exclude hardly a row of three seeds; variances drawn towards their mean make larger sets
-than one's own.
+(Behrens-Fisher) never err and exclude hardly a row of three seeds; variances shrunk towards their mean make larger sets
+than the rows' own variances.
 
 **The best and a baseline.** Differences are taken in their standard deviations. A row leaves the confidence set where
 its largest lag behind another row exceeds 95 % of repetitions in which all rows are equally good. The best row is then
@@ -168,7 +168,7 @@ class Difference:
 
     @property
     def significant(self) -> bool | None:
-        """Whether the null hypothesis is rejected over seeds and queries; None if only over queries."""
+        """Whether the null hypothesis is rejected over seeds and queries; None if it is rejected over queries alone."""
         return None if self.found and not self.over_seeds else self.found
 
 
@@ -280,9 +280,9 @@ class Repetitions:
     """B repetitions of a table in which all R rows are equally good.
 
     Attributes:
-        error_RB: scores.
-        seeds_RB: their variances over seeds, as estimated in each.
-        units_B: factors on the variances over units, likewise.
+        error_RB: errors of the scores.
+        seeds_RB: variances of the scores over seeds, as estimated in each repetition.
+        units_B: factors on the variances over units, as estimated in each repetition.
     """
 
     error_RB: np.ndarray
@@ -659,7 +659,7 @@ class Judged:
 
     @property
     def confidence_set(self) -> tuple[str, ...]:
-        """The rows that may be the best; it contains the truly best row with a probability of 95 %."""
+        """The rows that may be the best; it contains the truly best row with a probability of at least 95 %."""
         return tuple(label for label, of in self.best.items() if not of.found)
 
 
@@ -726,7 +726,7 @@ def _pairs(samples: Mapping[str, Sample], borrowed: Variance | None) -> dict[tup
 
 
 def holm(p: Sequence[float]) -> list[float]:
-    """Return p-values corrected by Holm: the probability of any wrong `p < level` among them is below `level`."""
+    """Return p-values corrected by Holm: the probability of any wrong `p < level` among them is at most `level`."""
     order = np.argsort(p, kind="stable")
     stepped = np.asarray(p)[order] * np.arange(len(p), 0, -1)
     corrected = np.empty(len(p))

@@ -31,10 +31,10 @@ from polypool.tasks.run import Data
 
 @cache
 def workplace() -> Path:
-    """Return the working directory of the demo's commands, which its Ray jobs get a copy of.
+    """Return the working directory of the demo's commands, which is copied for its Ray job.
 
-    It is this file's checkout. An installed package has none: then it is an empty folder, and a job uses the polypool
-    that its cluster has installed.
+    It is this file's checkout. For an installed package it is an empty folder, and the job uses the polypool that is
+    installed on its cluster.
     """
     checkout = Path(__file__).resolve().parents[2]
     if (checkout / "pyproject.toml").is_file():
@@ -66,7 +66,7 @@ LOCAL: Mapping[str, str] = {"RAY_ADDRESS": "local"}
 
 @contextmanager
 def job_server() -> Iterator[JobServer]:
-    """Yield the address of the cluster that RAY_ADDRESS names, or of a private head."""
+    """Yield the job server of the cluster that RAY_ADDRESS names, or of a private head."""
     if address := os.environ.get("RAY_ADDRESS"):
         print(f"using the Ray cluster at {address}")
         yield JobServer(address=address)
@@ -105,7 +105,7 @@ def prepare_images(options: DemoOptions, ray: Mapping[str, str] = LOCAL) -> None
 
 
 def prepare_videos(options: DemoOptions, ray: Mapping[str, str] = LOCAL) -> None:
-    """Write the corpus of moving shapes and its features, likewise."""
+    """Write the corpus of moving shapes and its features, unless an earlier demo of this size did."""
     data = RECIPES.get("demo_videos")().data
     if has_features(data, options.videos):
         return
@@ -126,7 +126,7 @@ def prepare_questions(options: DemoOptions, ray: Mapping[str, str] = LOCAL) -> N
 
 
 def has_features(data: Data, size: int) -> bool:
-    """Whether features of this many items exist; a corpus of another size is deleted."""
+    """Whether features of this many items exist; otherwise the corpus and its features are deleted."""
     try:
         if len(FeatureStore.open(home() / data.features)) == size:
             print(f"the corpus {data.corpus} of {size} exists")
@@ -177,5 +177,5 @@ def run_demo(options: DemoOptions) -> None:
     with job_server() as server:
         for prepare in PREPARE.values():
             prepare(options, server.environment or LOCAL)
-        run_async(train(server, options))  # it stops its jobs when one fails, and on Ctrl-C
+        run_async(train(server, options))  # stops the job on Ctrl-C
     print(f"\nthe demo took {time.monotonic() - started:.0f} seconds")

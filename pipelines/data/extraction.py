@@ -150,7 +150,7 @@ class _Worker:
 
 
 _BEGIN_END = re.compile(r"_(\d{6})_(\d{6})$")
-_DEFAULT_FRAMES = 20  # as in HGR, by default
+_DEFAULT_FRAMES = 20  # as in HGR
 
 
 class Extractor:
@@ -235,7 +235,7 @@ class VideoSettings:
 
     @classmethod
     def plan(cls, backbone: Any, options: VideoOptions, *, batch: int) -> VideoSettings:
-        """Return the settings for a backbone; by default all frames for backbones of whole videos, 20 for others.
+        """Return the settings for a backbone: by default 20 frames; all for backbones of whole videos, or with `every`.
 
         Raises:
             InputError: an invalid number, a missing decoder, or a pooling of frames for a backbone of whole videos.
@@ -477,9 +477,10 @@ class _Work:
     size: int
 
     def batches(self, items: Iterator[_Item], *, done: Sequence[set[str]]) -> Iterator[list[_Item]]:
-        """Yield the batches of items that are not complete in all of `done`, the sets of stored ids.
+        """Yield each batch of items, unless every set of stored ids in `done` has all of them.
 
-        A partial batch is repeated as a whole: batch mates may change the last bit of an image's features.
+        A partly stored batch is computed again as a whole: other images of a batch may change the last bit of an
+        image's features.
         """
         while part := [*islice(items, self.size)]:
             if not all(stored.issuperset(item.id for item in part) for stored in done):
@@ -493,7 +494,7 @@ def _work(backbone: str, reads: str, videos: VideoOptions, *, batch: int) -> _Wo
         InputError: the backbone reads another kind of input.
     """
     built = build_backbone(backbone)
-    if built.reads != reads and (built.reads, reads) != ("image", "video"):  # whose frames are images
+    if built.reads != reads and (built.reads, reads) != ("image", "video"):  # frames of videos are images
         raise InputError(
             f"the backbone {backbone!r} reads {built.reads}s, not {reads}s: {_FLAGS[built.reads]}, and give it a "
             "corpus of them; or choose another backbone"

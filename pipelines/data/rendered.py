@@ -1,13 +1,13 @@
 """The demo's corpora: rendered scenes with captions and questions, and videos of moving shapes.
 
-Scenes have three to five shapes that differ in colour, form, size and position, in the files of COCO and Karpathy's
-splits. Videos have one or two shapes; each moves in a direction, grows, shrinks, circles or stays. Their files are
-MSR-VTT's, and one frame does not reveal the motion.
+Scenes have three to five shapes of random colour, form, size and position; their files have the form of COCO and of
+Karpathy's splits. Videos have one or two shapes; each moves in a direction, grows, shrinks, circles or stays, and one
+frame does not reveal the motion. Their files have the form of MSR-VTT.
 
-A caption describes part of a scene, in random words. Sizes, backgrounds and sometimes colours are omitted, words have
+A caption describes part of a scene, in random words. Sizes, backgrounds and colours are sometimes omitted, words have
 synonyms, and several scenes may match one caption, as with human captions. Questions about the scenes have ten answers
-each, as in VQA 2.0: some annotators use another word and some err, so no model can be perfect; half of the answers to
-yes/no questions are no.
+each, as in VQA 2.0: some annotators use another word and some err, so no model can be perfect; about half of the
+answers to yes/no questions are no.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _around(radius: float, points: int, *, start: float = -90, x: float = 0, y: 
 
 
 _CROSS = [(-0.33, -1), (0.33, -1), (0.33, -0.33), (1, -0.33), (1, 0.33), (0.33, 0.33)]
-FORMS: dict[str, tuple[np.ndarray, ...]] = {  # an outline, and where there is one a hole in it, of radius 1
+FORMS: dict[str, tuple[np.ndarray, ...]] = {  # the outline, and the outline of a hole, if any, for radius 1
     "circle": (_around(1, 60),),
     "square": (_around(1.2, 4, start=-45),),
     "triangle": (_around(1.2, 3, y=0.2),),
@@ -73,7 +73,7 @@ class Kind:
 
     Attributes:
         width, height, radii: in pixels; radii as (minimum, maximum) by size.
-        shapes, frames, motions: the choices.
+        shapes, frames, motions: the numbers of shapes and of frames, and the motions, to choose from.
     """
 
     width: int
@@ -99,8 +99,8 @@ FPS = 4
 _GROWN, _ORBIT = (
     (15.0, 17.0),
     (12.0, 15.0),
-)  # pixels: the larger end of what grows or shrinks, and of a circular path
-_REACH = 1.2  # corners are this much beyond the radius
+)  # pixels: largest radius of a shape that grows or shrinks; radius of a circular path
+_REACH = 1.2  # extent of a shape from its centre on each axis, in radii
 _TRIES, _SMOOTH = 500, 3
 
 
@@ -192,7 +192,7 @@ def render(scene: Scene, rng: np.random.Generator) -> np.ndarray:
 
 
 def _mask(shape: Shape, t: int, *, turn: float) -> tuple[Image.Image, tuple[int, int]]:
-    """Return a shape in grey levels, drawn larger and shrunk for smooth edges, and where its upper left corner is."""
+    """Return a shape in grey levels, drawn larger and shrunk for smooth edges, and its upper left corner."""
     x, y, radius = shape.x_T[t], shape.y_T[t], shape.radius_T[t]
     side = int(1.3 * radius) + 2
     corner = int(x) - side, int(y) - side
@@ -231,7 +231,7 @@ EXTREMES: dict[str, Callable[[Shape], float]] = {
     "top": lambda shape: shape.y_T[0],
     "bottom": lambda shape: -shape.y_T[0],
 }
-PHRASES = {  # of each motion, of one thing and of several
+PHRASES = {  # by motion: singular and plural
     "left": (("moves to the left", "move to the left"), ("slides left", "slide left")),
     "right": (("moves to the right", "move to the right"), ("slides right", "slide right")),
     "up": (("moves up", "move up"), ("rises", "rise"), ("goes upwards", "go upwards")),
@@ -397,7 +397,7 @@ def questions(scene: Scene, rng: np.random.Generator, *, count: int = 8) -> list
 
 
 PEOPLE = 10
-_ERR, _OTHER_WORD = 0.08, 0.2  # how often a person errs, and says another word for the same
+_ERR, _OTHER_WORD = 0.08, 0.2  # probabilities that a person errs, and uses a synonym
 
 
 def answers(question: Question, rng: np.random.Generator) -> list[str]:
@@ -460,7 +460,7 @@ def write_scenes(folder: str | Path, *, images: int = 600, seed: int = 0) -> Pat
 
 
 def write_moving_scenes(folder: str | Path, *, videos: int, seed: int = 0) -> tuple[Path, Path]:
-    """Write `videos/videoN.mp4` and MSR-VTT's pair of JSON files below `folder`, with splits as of `write_scenes`.
+    """Write `videos/videoN.mp4` and MSR-VTT's pair of JSON files below `folder`, with the splits of `write_scenes`.
 
     Returns the paths of `train_val_videodatainfo.json` and `test_videodatainfo.json`.
 

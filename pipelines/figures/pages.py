@@ -32,7 +32,7 @@ _JUDGED = {
     "cxc": " Right is also what people rated so.",
     "eccv": " Right is what ECCV Caption found to be so, and queries are those it has.",
 }
-"""Note on the relevant captions besides, or instead of, an image's own ones."""
+"""Note on relevant captions in addition to, or instead of, an image's own ones, by `ScoringProtocol.right`."""
 
 
 @singledispatch
@@ -136,7 +136,7 @@ def _card(example: AnswerExample, thumbnails: Thumbnails) -> dict[str, Any]:
     }
 
 
-_FRAMES, _DECODED = 4, 32  # of a video: frames that are shown, and that are decoded at most
+_FRAMES, _DECODED = 4, 32  # of a video: frames shown, and at most decoded
 _COLOURS = np.array([[20, 24, 82], [120, 28, 109], [220, 60, 60], [252, 150, 30], [255, 235, 90]], float)
 _LEAST, _MOST = 0.45, 0.6  # the opacity of the colours over a picture for the smallest and the largest weight
 _SIDE = 48  # cells along each side of a picture for the weights of regions
@@ -232,7 +232,7 @@ def _image(
     backbone: Mapping[str, Any] | None,
     box_N4: np.ndarray | None,
 ) -> dict[str, Any]:
-    """Return the image under the weights of its cells or regions as colours; with bars if it has neither."""
+    """Return the image under the weights of its cells or regions as colours; with bars, except for cells."""
     image, over, token, bars = images[0] if images else None, True, None, shades(weight_N)
     if image is not None and box_N4 is not None:
         image = overlay(image, region_weights(box_N4, weight_N))
@@ -263,7 +263,7 @@ def _frames(
 
 
 def frame_of(element: int, elements: int, frames: int) -> int:
-    """Return the index of the frame nearest to an element of a video, of frames at regular times."""
+    """Return the index of the frame nearest in time to an element of a video; both are evenly spaced."""
     return min(int((element + 0.5) / elements * frames), frames - 1)
 
 
@@ -460,7 +460,7 @@ def rendered(name: str, title: str, **values: Any) -> bytes:
 
 
 def percent(part: float) -> str:
-    """Return a fraction as a percentage, to three digits below 10 %."""
+    """Return a fraction as a percentage with one decimal, or with two below 10 %."""
     value = 100 * part
     return f"{value:.1f}%" if abs(value) >= 10 else f"{value:.2f}%"
 

@@ -1,6 +1,6 @@
 """Figures of a run: pooling coefficients, the circular variance of sets, negatives with alignment and uniformity.
 
-Sources: VSE-infinity, figure 5; DivE, section 4.6 and table 3; of ADOPT, VSE+2AD, figure 2.
+Sources: VSE-infinity, figure 5; DivE, section 4.6 and table 3; VSE+2AD, figure 2 (of ADOPT).
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _COLUMNS = 3
 _SIZES = {1: (POINT,), 2: ("#7fa6cf", POINT), 3: ("#9cc3e6", "#4a86c5", INK)}
 _PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", MUTED, INK)
 """Distinguishable with colour blindness (Okabe and Ito)."""
-_BANDED = 2  # the most embeddings that have bands
+_BANDED = 2  # maximum number of embeddings with bands
 _SEEN = 1e-6  # narrower bands are invisible
-_FEW = 30  # the most positions or steps that are marked
-_ROOM = 3  # names of curves in a row
+_FEW = 30  # maximum number of positions or steps with markers
+_ROOM = 3  # names of curves per row of the legend
 _AXES = {
     "ranks": "rank of a value in its channel (1 = largest)",
     "elements": "place in the set",
@@ -280,7 +280,7 @@ def draw_negatives(
     """Return the figure as a PNG, or None if no number of negatives was logged.
 
     Args:
-        negatives: K, the mean over both directions and the steps since the value before.
+        negatives: K, the mean over both directions and the steps since the previous value.
         alignment: the mean score of pairs.
         uniformity: as in the objective.
         heading: of the figure.
@@ -302,7 +302,7 @@ def draw_negatives(
 
 
 def known(history: History) -> tuple[np.ndarray, np.ndarray]:
-    """Return steps and values without NaN and infinity."""
+    """Return the steps with finite values, and these values."""
     rows = [(step, value) for step, value in history if math.isfinite(value)]
     return np.array([step for step, _ in rows]), np.array([value for _, value in rows])
 

@@ -53,12 +53,12 @@ def export(
 ) -> TrainedModel:
     """Write the best model of a run to a folder or URL, and return it loaded.
 
-    A folder is renamed when it is complete; in object storage, `run.json`, which marks a model, is written last. A
+    A folder gets its name when it is complete; in object storage, `run.json`, which marks a model, is written last. A
     repository on the hub (`hf://user/name`) gets one commit, and an earlier model stays in its history.
 
     Args:
         source: id of the run; or an exported folder, which is copied with its README.
-        out: the folder, which must not exist or be empty; or a URL.
+        out: the folder, which must be new or empty; or a URL.
         license: identifier of the hub, such as apache-2.0; if empty, none is stated.
         private: make a new repository on the hub private.
         trust: modules whose code the run may name.
@@ -147,7 +147,7 @@ def export_to_mlflow(
         run_id: the run.
         registered_name: register it as the next version of this name; not if empty.
         alias: alias of this version; none if empty.
-        trust: modules whose code the run may name, and serving runs.
+        trust: modules whose code the run may name, and which serving executes.
 
     Raises:
         InputError: no such run, it has no model or one that cannot be served, or MLflow refuses a name.
@@ -160,7 +160,7 @@ def export_to_mlflow(
         package, ignored = Path(polypool.__file__).parent, shutil.ignore_patterns("__pycache__")
         code = shutil.copytree(
             package, Path(folder) / package.name, ignore=ignored
-        )  # follows a checkout's links
+        )  # copies the targets of a checkout's links
         model = _log_model(tracker, trained, part, code)
     version = register(tracker, model, name=registered_name, alias=alias) if registered_name else ""
     return model, version

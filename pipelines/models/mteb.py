@@ -3,8 +3,8 @@
 Embeddings and scores equal those in `evaluate`; mteb's metrics differ from the protocols here:
 
 - **Recall.** R@k here is the share of queries with any correct answer among the first k, mteb's `hit_rate_at_k` (from 0
-  to 1). Its `recall_at_k` is the share of a query's correct answers among the first k: at most 0.2 at k = 1 for one of
-  five captions. For queries with one correct answer, such as most captions, both are R@k.
+  to 1). Its `recall_at_k` is the share of a query's correct answers among the first k: at most 0.2 at k = 1 for images
+  with five captions. For queries with one correct answer, such as most captions, both are R@k.
 - **Metrics.** The main score is nDCG@10, and each direction is a task, without rsum, median rank and the mean over five
   galleries of 1,000 images; only the first 1,000 results are ranked.
 - **Splits.** `Flickr30kI2TRetrieval` and `Flickr30kT2IRetrieval` are Karpathy's 1,000 test images with 5,000 captions,
@@ -133,7 +133,7 @@ class MtebModel:
             inputs: batches by column: `text`, or `image` with Pillow images, or `video` with video files.
             task_metadata: metadata of the task.
             show_progress_bar: count batches.
-            precision: mteb's name of the dtype; `float32`.
+            precision: mteb's name of the dtype; only `float32`.
             others: split, subset, prompt type and batch size; ignored.
 
         Raises:
@@ -163,7 +163,7 @@ class MtebModel:
     def similarity_pairwise(
         self, embeddings1: Tensor | np.ndarray, embeddings2: Tensor | np.ndarray
     ) -> Tensor:
-        """Return the `(P,)` scores of the p-th with the p-th, likewise."""
+        """Return the `(P,)` scores of the embeddings of equal index, float32, on the CPU."""
         similarity, embeddings = self._compared(embeddings1, embeddings2)
         return similarity.pairs(*embeddings).float().cpu()
 
@@ -244,7 +244,7 @@ def _digest(trained: TrainedModel) -> str:
 
 
 def _with_files(inputs: Any) -> Iterable[Mapping[str, Any]]:
-    """Return a loader that yields encoded video files, which mteb's would decode with torchcodec."""
+    """Return a loader that yields encoded video files, which mteb's loader would decode with torchcodec."""
     columns = getattr(getattr(inputs, "dataset", None), "features", {})
     if not hasattr(columns.get("video"), "decode"):
         return inputs

@@ -29,7 +29,7 @@ def after_training(run_id: str) -> list[Step]:
 
 
 def asking(uri: str, record: RunRecord) -> list[Step]:
-    """Return the commands that search with a recorded run and serve it, without importing MLflow for a file."""
+    """Return the commands that search with a recorded run and serve it; MLflow is not imported for local artifacts."""
     try:
         settings = read_json(Artifacts(uri).path(record, "run.json"), what="the settings of a run")
         run = from_json(settings, where=f"run.json of run {record.run_id}")

@@ -50,7 +50,7 @@ class Served(PythonModel):
     def predict(
         self, context: PythonModelContext, model_input: pd.DataFrame, params: dict[str, Any] | None = None
     ) -> pd.DataFrame:
-        """Return a row for each row.
+        """Return an output row for each input row.
 
         Args:
             context: artifacts and settings of the saved model.
@@ -97,7 +97,7 @@ def _rows(table: pd.DataFrame, folder: Path) -> list[Row]:
 
 
 def _given(cell: Any) -> Any:
-    """Return a cell; None if it is empty, also as NaN."""
+    """Return a cell; None for NaN."""
     return None if cell is None or (isinstance(cell, float) and np.isnan(cell)) else cell
 
 

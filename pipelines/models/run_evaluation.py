@@ -80,7 +80,7 @@ def evaluate(models: Sequence[TrainedModel], *, protocols: Sequence[str], split:
 def evaluate_and_log(
     models: Sequence[TrainedModel], *, protocols: Sequence[str], split: str
 ) -> tuple[str, list[Evaluation]]:
-    """Score runs as `evaluate` does, log the scores, and return the id of the run that has them, too.
+    """Score runs as `evaluate` does and log the scores; return the id of the run that has them, and the evaluations.
 
     The id is the run's own; a new run's for an ensemble, and for other data than in training; empty for an exported
     folder, whose scores are not logged.

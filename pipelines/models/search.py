@@ -97,7 +97,8 @@ class QueryReader:
         """Return the model's input for a query's image or video: features `(N, F)`, or a file for a model of pixels.
 
         Raises:
-            InputError: a file is missing, does not decode, or its features cannot be computed; or an id is unknown.
+            InputError: a file is missing, of the wrong kind, does not decode, or its features cannot be computed; or an
+                id is unknown.
         """
         if query.features is not None:
             return query.features
@@ -128,7 +129,7 @@ class QueryReader:
         """Return the texts of queries as a batch.
 
         Raises:
-            InputError: a text has no word.
+            InputError: a text has no word, or none that the model reads.
         """
         texts = tuple(" ".join((query.text or "").split()) for query in queries)
         for text in texts:
@@ -291,7 +292,7 @@ class EmbeddingFiles:
     Attributes:
         folder: created if missing.
         split: `CORPUS.SPLIT`.
-        depends: model, settings and data, as JSON; another value has another file, which replaces this one.
+        depends: model, settings and data, as JSON; the file for another value replaces this one.
     """
 
     folder: Path
@@ -351,7 +352,7 @@ class EmbeddingGallery:
             encode = self.encode_item
             self.embedding = encode_split(lambda batch: encode(batch).vectors, batches(), device=self.device)
             if files:
-                # another process writes the file, or it cannot be written: then they are not cached
+                # not cached if another process writes the file, or it cannot be written
                 with contextlib.suppress(InputError, OSError):
                     files.write(side, self.embedding)
         similarity = model.similarity
@@ -482,7 +483,7 @@ class RetrievalSearch(Search[Hit]):
     Args:
         adapter: adapter of the task.
         model: the model, in evaluation mode.
-        pairs: reads the split; called at once unless its embeddings are cached.
+        pairs: reads the split; called at once unless the embeddings of its images or videos are cached.
         split: name of the split.
         method: search method.
         files: cache of embeddings; None for no cache.
@@ -583,9 +584,7 @@ class RetrievalSearch(Search[Hit]):
             numbers = [number for number, query in enumerate(queries) if query.is_visual == visual]
             for start in range(0, len(numbers), gallery.batch_size):
                 part = [queries[number] for number in numbers[start : start + gallery.batch_size]]
-                with contextlib.redirect_stdout(
-                    io.StringIO()
-                ):  # a parser of role graphs counts what it parsed
+                with contextlib.redirect_stdout(io.StringIO()):  # a parser of role graphs prints its counts
                     batch = (self.reader.visual_batch if visual else self.reader.text_batch)(part)
                 alike = captions != visual
                 best = gallery.alike(batch, k + 1) if alike else gallery.best(batch, k)

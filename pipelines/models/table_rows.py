@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 FEATURES, IMAGE, TEXT = "features", "image", "text"
 """Inputs: features `(N, F)` of an image or video, as lists of numbers; an image file in base64; a text."""
 EMBEDDING, SCORE, ANSWER, PROBABILITY = "embedding", "score", "answer", "probability"
-"""Outputs: a vector, or a list of them for a model of sets; the similarity of image and text; the likeliest answer."""
+"""Outputs: a vector, or a list of them for a model of sets; the similarity of image and text; the likeliest answer; its
+probability."""
 EXAMPLE_TEXT = "a dog on the grass"
 
 
@@ -86,11 +87,11 @@ def answered(trained: TrainedModel, rows: Sequence[Row]) -> list[dict[str, Any]]
 
 
 def embedded(trained: TrainedModel, rows: Sequence[Row], *, sets: bool) -> list[dict[str, Any]]:
-    """Return the embedding of each row with an image or video or a text, and the score of each that has both.
+    """Return the embedding of each row with only an image or video or only a text, and the score of each with both.
 
     Args:
         trained: the model.
-        rows: each has at least one of them.
+        rows: each has an image or video, a text, or both.
         sets: whether embeddings are sets of vectors, so that a single vector is a set of one.
 
     Raises:
@@ -124,7 +125,7 @@ def _elements(trained: TrainedModel, x: np.ndarray) -> np.ndarray:
 
 
 def makes_sets(trained: TrainedModel) -> bool:
-    """Whether embeddings are sets of vectors; the model is run on an example.
+    """Whether embeddings are sets of vectors or distributions; the model is run on an example.
 
     Raises:
         InputError: the model cannot read new images and texts.
@@ -151,7 +152,7 @@ def check_servable(trained: TrainedModel) -> None:
 
 
 def signature(trained: TrainedModel, *, sets: bool) -> ModelSignature:
-    """Return the columns in and out, which MLflow checks and shows."""
+    """Return the input and output columns, which MLflow checks and shows."""
     from mlflow.models import ModelSignature
     from mlflow.types import ColSpec, DataType, Schema
     from mlflow.types.schema import Array

@@ -314,7 +314,7 @@ def _state(corpus: Corpus, split: str) -> str:
     digest = hashlib.sha256()
     for item in corpus.items(split):
         path = corpus.image_path(item)
-        with suppress(OSError):  # of a missing file the encoder says more
+        with suppress(OSError):  # the encoder reports missing files
             found = path.stat()
             digest.update(f"{path}\0{found.st_size}\0{found.st_mtime_ns}\0".encode())
     return digest.hexdigest()
@@ -386,7 +386,7 @@ def _load_folder(
 ) -> TrainedModel:
     trust_modules(*trust)
     trust_specs(task)
-    if tracker is None:  # else it is done
+    if tracker is None:  # `best_checkpoint` has verified a run's files
         refuse_damaged(folder, then="copy it again, or `polypool export` the run anew")
     record, where = read_json(folder / RUN, what="the settings of a model"), str(folder / RUN)
     run, data_then = from_json(record, where=where), training_data(record, where=where)

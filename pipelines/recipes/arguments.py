@@ -101,7 +101,7 @@ def recipe_list(*, everything: bool = True) -> str:
     """Return a line for each recipe, with its published numbers or its description, grouped by missing data.
 
     Args:
-        everything: list all recipes instead of those with available data or any data.
+        everything: list all recipes; if False, only recipes on available data or on a user's own.
     """
     listing = RECIPES.listing()
     width = max(len(listed.name) for listed in listing)

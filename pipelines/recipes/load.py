@@ -44,7 +44,7 @@ _PARTS = ("data", "optim")  # settings that hold settings, each of which a recip
 
 @dataclass(frozen=True, kw_only=True)
 class Ensemble:
-    """Several runs whose scores are averaged, as in all the papers."""
+    """Several runs whose scores are averaged, as in VSE-infinity, VSE+2AD and DivE."""
 
     recipe: tyro.conf.Suppress[str] = ""
     """Name of its recipe."""

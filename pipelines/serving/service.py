@@ -120,7 +120,7 @@ class Service:
         notes: unavailable features, and the reasons.
 
     Raises:
-        InputError: the model reads no rows, or the requested split cannot be searched.
+        InputError: the model reads no rows, the requested split cannot be searched, or its data have changed.
     """
 
     def __init__(self, trained: TrainedModel, settings: Settings) -> None:
@@ -312,7 +312,7 @@ class RowQueue:
     async def _work(self) -> None:
         while self._rows:
             batch = [self._rows.popleft() for _ in range(min(self.limits.max_batch, len(self._rows)))]
-            batch = [(row, future) for row, future in batch if not future.done()]  # clients that left
+            batch = [(row, future) for row, future in batch if not future.done()]  # still awaited
             rows = [row for row, _ in batch]
             answers = await to_thread.run_sync(self.service.answer, rows, abandon_on_cancel=True)
             for (_, future), answer in zip(batch, answers, strict=True):

@@ -39,7 +39,7 @@ CONNECTIONS = 512  # maximum; further requests get 503
 _GRACE_SECONDS = 4  # seconds for requests in progress after Ctrl-C
 _MIN_TOKEN = 16  # minimum length of a token
 _POLL_SECONDS = 2.0  # seconds between status checks of a service on Ray
-_LOGGING = {"log_level": "WARNING", "enable_access_log": False}  # requests hold what people look for
+_LOGGING = {"log_level": "WARNING", "enable_access_log": False}  # requests contain people's queries
 
 
 def serve(settings: Settings, at: Address, *, token_file: Path | None, open_to_all: bool) -> None:
@@ -110,10 +110,10 @@ def _serve_here(service: Service, listening: socket, use: str) -> None:
         ws="none",
         lifespan="off",
         log_config=None,
-        access_log=False,  # requests hold what people look for
+        access_log=False,  # requests contain people's queries
         server_header=False,
     )
-    set_handler(exit_now)  # after the requests in progress, though the model may still compute
+    set_handler(exit_now)  # once requests have ended, even if the model still computes
     uvicorn.Server(config).run(sockets=[listening])
 
 

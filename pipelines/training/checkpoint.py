@@ -84,7 +84,8 @@ def load_weights(model: nn.Module, path: Path, *, optional: tuple[str, ...] = ()
         optional: prefixes of names that the file may lack; such weights keep their values.
 
     Raises:
-        InputError: the file belongs to another architecture; lists missing and unexpected names.
+        InputError: the file cannot be read, has NaN, belongs to another architecture (the message lists missing and
+            unexpected names), or was trained on other published weights.
     """
     weights, published = _read_weights(path), left_out(model)
     check_published(model, weights, where=path)
@@ -101,7 +102,7 @@ def fill_weights(model: nn.Module, path: Path) -> tuple[list[str], list[str]]:
         The loaded names, and the model's other names.
 
     Raises:
-        InputError: the file cannot be read, or has no parameter in common with the model.
+        InputError: the file cannot be read, has NaN, or has no parameter in common with the model.
     """
     weights, own = _read_weights(path), model.state_dict()
     same = {name: weights[name] for name in own if name in weights and weights[name].shape == own[name].shape}
@@ -284,7 +285,7 @@ def _delete(at: Path | Url, path: str) -> None:
 
 
 def remove_old(at: Path | Url) -> None:
-    """Remove unfinished checkpoints, all but the last two, and Ray Train folders without any.
+    """Keep the last `KEPT` checkpoints; remove older and unfinished ones, and Ray Train folders without a kept one.
 
     The caller holds the run's lock.
 
@@ -430,7 +431,7 @@ class ByRay:
 
 
 ARTIFACT = "model"
-"""The artifact folder of a run."""
+"""The artifact folder of a run's best checkpoint."""
 WEIGHTS, RUN, ASSETS = "model.safetensors", "run.json", "assets.json"
 """Files of a best checkpoint and of an exported model."""
 
@@ -503,5 +504,5 @@ def weights_of(run_id: str, uri: str) -> Path:
 
 
 def other_than_trained(kind: str) -> str:
-    """Return the message for a run that was not trained, by its tag `kind`."""
+    """Return the part of a message that says what a run of another kind is, from its tag `kind`."""
     return _OTHER_KINDS.get(kind, f"is of kind {kind!r} and was not trained here; give a run that was")

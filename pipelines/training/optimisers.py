@@ -117,9 +117,9 @@ class SGD(Plain, torch.optim.SGD):
 class Lion(OwnUpdate):
     """Updates by the sign of `beta1 * momentum + (1 - beta1) * gradient`; `beta2` is the decay rate of the momentum.
 
-    Every weight changes by the learning rate, whatever its gradient's magnitude: the paper uses a learning rate 3 to 10
-    times smaller than AdamW's, and a weight decay larger by the same factor, because the effective decay is their
-    product.
+    Every weight changes by the learning rate, whatever its gradient's magnitude: the paper (Chen et al., "Symbolic
+    discovery of optimization algorithms", NeurIPS 2023) uses a learning rate 3 to 10 times smaller than AdamW's, and a
+    weight decay larger by the same factor, because the effective decay is their product.
 
     Args:
         params: weights, or groups of them.
@@ -127,6 +127,9 @@ class Lion(OwnUpdate):
         weight_decay: decoupled weight decay, multiplied by the learning rate.
         beta1: share of the momentum in the update.
         beta2: decay rate of the momentum.
+
+    Raises:
+        InputError: `beta1` or `beta2` is outside [0, 1).
     """
 
     capturable = True
@@ -168,9 +171,10 @@ class Muon(OwnUpdate):
 
     Other weights are vectors, convolution kernels, and word embedding tables.
 
-    Both use the run's learning rate and weight decay, each group times its factor. With `match_rms_adamw` a step of
-    Muon has the size of an AdamW step, so AdamW's learning rates apply; with `original` about 20 to 50 times that rate
-    is needed. A stacked matrix, as of a GRU's gates, is one matrix. Matrix updates are computed in bfloat16.
+    Both use the run's weight decay and its learning rate, times the factor of each group. With `rate=match_rms_adamw` a
+    step of Muon has the size of an AdamW step, so AdamW's learning rates apply; with `rate=original` about 20 to 50
+    times that rate is needed. A stacked matrix, as of a GRU's gates, is one matrix. Matrix updates are computed in
+    bfloat16.
 
     Args:
         params: groups of weights, each of one `sort`.
@@ -185,7 +189,7 @@ class Muon(OwnUpdate):
         beta2: of AdamW.
 
     Raises:
-        InputError: torch is older than 2.9, which lacks Muon.
+        InputError: `rate`, `momentum` or `iterations` has an invalid value, or torch is older than 2.9 and lacks Muon.
     """
 
     def __init__(
@@ -240,7 +244,7 @@ class Muon(OwnUpdate):
             part.step()
 
     def _share(self) -> None:
-        """Let both optimisers share this one's groups and state, each with its groups."""
+        """Make both optimisers use this one's state and their part of its groups."""
         start = 0
         for part in self._parts:
             end = start + len(part.param_groups)

@@ -91,7 +91,7 @@ def resume_command(run_id: str, trust: Iterable[str] = ()) -> str:
 
 
 def take_run(tracker: Tracker, *, seconds: float = 0.0) -> Lock:
-    """Lock a run, after so many seconds at most; its folder is created.
+    """Lock a run, waiting at most `seconds` for the lock, and create its folder.
 
     Raises:
         HeldError: another process trains the run.
@@ -113,7 +113,7 @@ def locked_run(tracker: Tracker) -> Iterator[None]:
     """
     with take_run(tracker), ending(tracker.finish):
         yield
-    with suppress(OSError):  # a file that somebody has put there
+    with suppress(OSError):  # the folder has a user's file
         run_folder(home(), tracker.run_id).rmdir()
 
 
@@ -214,7 +214,7 @@ class Tuned:
 
 
 def inherited(tags: Mapping[str, str]) -> dict[str, str]:
-    """Return the tags of a run that runs with its weights or settings inherit, so that tables separate them."""
+    """Return the tags that other runs inherit with this run's weights or settings; tables separate runs by them."""
     return {TUNED: tags[TUNED]} if tags.get(TUNED) else {}
 
 
@@ -303,6 +303,8 @@ def recorded_run(tracker: Tracker) -> Run:
 def at_home(run: Run, recorded: str) -> Run:
     """Return a run with absolute paths; paths below the recording machine's home are moved to this machine's.
 
+    If the recorded home exists on this machine, the run is not changed.
+
     Args:
         run: its settings.
         recorded: the home of the machine that started it; empty for an exported model, whose paths are relative.
@@ -341,7 +343,7 @@ def tags(run: Run) -> dict[str, str]:
 
 
 def name_of(run: Run) -> str:
-    """Return the name of a run in MLflow: its `name`, or such as `gpo · image_text · mine · cells · seed 0`."""
+    """Return the name of a run in MLflow: its `name`, or a name such as `gpo · image_text · mine · cells · seed 0`."""
     if run.name:
         return f"{run.name} · {run.task_name}" if run.jointly else run.name
     text = f", text {run.text_aggregator}" if run.text_aggregator not in ("", run.aggregator) else ""
@@ -488,13 +490,13 @@ PICTURES = "figures"
 EVALUATION = "evaluation"
 """The artifact folder of an evaluation's files."""
 GPU_LOAD, GPU_MEMORY = "gpu/load", "gpu/memory"
-"""Metrics of a run on a GPU: the share of the last epoch's time in which it computed steps, without the validation; the
-peak share of its memory that the process reserved."""
+"""Metrics of a run on a GPU: the share of the last epoch's time (since a checkpoint within it, if any) in which it
+computed steps, without the validation; the peak share of its memory that the process reserved."""
 _FAILED = "failed.txt"
 
 
 def costs(model: nn.Module, progress: Progress, *, steps: int) -> dict[str, float]:
-    """Return the numbers of weights, in total and of aggregators, and the cost of a step of all workers, if any.
+    """Return the numbers of weights, in total and of aggregators, and the cost of a step of all workers, if trained.
 
     `cost/step` is in `infra.compute.cost.UNIT`, `cost/step_ms` the underlying milliseconds of CPU time (or of an
     accelerator), and `time/step_ms` wall-clock time, which depends on the load of the machine.

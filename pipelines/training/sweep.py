@@ -1,7 +1,7 @@
 """Sweeps: trials (recipes x aggregators x seeds), their recorded runs, tuning with equal budgets, and the training.
 
 A sweep is a run in MLflow, the parent of the runs that it starts; a run that existed before keeps its parent, if any.
-Trials train in parallel, in one Ray session.
+Trials train in parallel in one Ray session, or one after another without Ray (see `carry_out`).
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ STOPPED = "stopped"
 ERROR = "error.txt"
 """The artifact of a failed run with the whole error."""
 SEED = 1000
-"""First seed of the tuning trials of sample 0; those of sample 1 begin at 1100, and so on."""
+"""First seed of the tuning trials of sample 0; seeds of sample 1 begin at 1100, and so on."""
 OWN = {
     "--aggregator": "--aggregators",
     "--text-aggregator": "--text-aggregators",
@@ -133,7 +133,7 @@ _KEYS = ("task", "dataset", "recipe", "aggregator", "text_aggregator", "model", 
 _JOB = ("ray", "job", "submit", "--working-dir", ".", "--", "python", "-m", "polypool")
 _ENDING = 60.0  # seconds to wait for a stopped trial's process
 _OPTIM = "optim."
-_TRIAL_SEEDS = 100  # at most, and the step between samples
+_TRIAL_SEEDS = 100  # at most; also the distance between first seeds of two samples
 
 # --- trials
 
@@ -151,7 +151,8 @@ class Trial:
         chosen: the tuned settings with their values.
         tuned: how they were chosen.
         state: before the sweep: `finished`; `stopped` early; `running` in another process; `unfinished`, to resume; or
-            `new` if no run has these settings, or failed ones. After its training: `trained`, `stopped` or `failed`.
+            `new` if no run with these settings can be skipped or resumed. After its training: `trained`, `stopped` or
+            `failed`.
         run_id: its run; empty for a new trial.
         at: URL of the run's checkpoints, as in its tag.
         detail: when it was stopped, or the last line of the error.
@@ -286,7 +287,7 @@ def make_plan(
 
     Args:
         recipes: names of recipes of one run each.
-        aggregators: specs, of the visual side alone where there are text aggregators.
+        aggregators: specs; of the visual side only if there are text aggregators.
         text_aggregators: specs of the text side; if none, the recipe's own, else the visual one.
         seeds: their number.
         first_seed: the first of them.
@@ -384,7 +385,7 @@ def records_of(experiment: str) -> list[RunRecord]:
 
 
 def match_trials(trials: Sequence[Trial], records: Sequence[RunRecord]) -> tuple[Trial, ...]:
-    """Return the trials with their runs among the records of the experiment, latest first."""
+    """Return the trials with their runs, found among the experiment's `records`, which are sorted latest first."""
     by_tags: dict[tuple[str, ...], list[RunRecord]] = defaultdict(list)
     for record in records:
         if record.tags.get("kind") == "train":
@@ -455,8 +456,8 @@ def _matched(artifacts: Artifacts, trial: Trial, candidates: Sequence[RunRecord]
 def seconds(run: Run, records: Sequence[RunRecord]) -> float | None:
     """Estimate a run's time, scaled to its epochs; None if no run of its recipe on its data has finished.
 
-    The median over the finished runs with its aggregator, or else over all. The time outside training is bounded, since
-    a resumed run also lay idle.
+    The median over the finished runs with its aggregator, or else over all. The time outside training is bounded,
+    because it includes the pause before a run was resumed.
     """
     wanted = {"kind": "train", "recipe": run.recipe, "dataset": run.data.dataset}.items()
     same = [record for record in records if record.status == "FINISHED" and wanted <= record.tags.items()]
@@ -470,14 +471,14 @@ def seconds(run: Run, records: Sequence[RunRecord]) -> float | None:
 
 
 def total(times: Sequence[float | None], concurrent: int) -> float | None:
-    """Return the time of all, `concurrent` at once; None if one is unknown."""
+    """Return the time of all trials, `concurrent` at once; None if one is unknown."""
     known = [time for time in times if time is not None]
     if len(known) < len(times):
         return None
     return max(max(known, default=0.0), sum(known) / concurrent)
 
 
-# --- the search space of a tuned sweep, and the points of it that an aggregator tries
+# --- the search space of a tuned sweep, and the points that an aggregator tries
 
 Values = Mapping[str, tuple[Any, ...]]
 Point = tuple[tuple[str, Any], ...]
@@ -668,7 +669,7 @@ def _latin_hypercube(values: Values, first: Point, *, budget: int, size: int, se
         columns = []
         for name, nearest in first:
             others = [value for value in values[name] if value != nearest]
-            rng.shuffle(others)  # if the budget is no multiple, the last ones occur once less
+            rng.shuffle(others)  # if the counts cannot be equal, the last ones occur once less
             rest = [*itertools.islice(itertools.cycle([nearest, *others]), budget)][1:]
             rng.shuffle(rest)
             columns.append([nearest, *rest])
@@ -683,7 +684,7 @@ def _latin_hypercube(values: Values, first: Point, *, budget: int, size: int, se
 
 
 def _nearest(values: Sequence[Any], to: Any) -> Any:
-    """Return the value nearest to a number, in ratio if all are above 0; of other types the equal one or the first."""
+    """Return the value nearest to a number, by ratio if all are above 0; for other types, the equal or first value."""
     if to in values:
         return values[values.index(to)]
     if not all(isinstance(value, int | float) for value in (*values, to)):
@@ -736,7 +737,7 @@ class Tuning:
 
     @property
     def notes(self) -> list[str]:
-        """The number of trials and the size of the space, a line for all aggregators that share them."""
+        """The number of points and the size of the space, a line for all aggregators that share them."""
         groups: dict[tuple[str, int], list[str]] = defaultdict(list)
         for (recipe, aggregator), size in self.sizes.items():
             groups[recipe, size].append(aggregator)
@@ -866,9 +867,10 @@ def choose(
 
     Returns:
         Columns `recipe`; `aggregator`, without the tuned options; `metric` on `val`; `space`, its number of points;
-        `trials`, the tried points, and for how many the trials of all seeds are `whole`; `default`, the mean of the
-        first one, which is nearest to the recipe's settings; `best`, NaN if no point is complete, `chosen`, its
-        settings, and `run_id` of its first seed; `trial`, the position of that in the plan, or -1.
+        `trials`, the number of tried points; `whole`, how many of them have complete trials of all seeds; `default`,
+        the mean of the first point, which is nearest to the recipe's settings; and of the best point: `best`, its mean,
+        `chosen`, its settings, `run_id` and `trial`, the run and the position in the plan of its first seed. If no
+        point is complete, these are NaN, empty, empty and -1.
     """
     rows = []
     for (recipe, aggregator), size in sizes.items():
@@ -950,18 +952,20 @@ def _resources(trials: Sequence[Trial], *, concurrent: int = 0) -> tuple[int, di
         if each.gpu:
             sharing = math.ceil(max(concurrent, 1) / cores("GPU"))
             most = min(most, sharing * cores("GPU") // run.workers)
-            reserved["GPU"] = math.floor(1e4 / sharing) / 1e4  # the finest part that Ray counts
+            reserved["GPU"] = math.floor(1e4 / sharing) / 1e4  # Ray counts resources in units of 1e-4
     return max(1, int(most)), reserved
 
 
 def carry_out(plan: Plan, *, concurrent: int = 0, parent: str = "") -> list[Trial]:
     """Train the trials to do, and return them with their outcomes.
 
-    One at a time, trials of one worker train in this process, without Ray; interrupted ones come last, because a trial
-    that the system kills for its memory ends this process.
+    With `concurrent` 1, trials that all have one worker train in this process, without Ray, unless they may be stopped
+    early or RAY_ADDRESS names a cluster. Interrupted ones come last, because a trial that the system kills for its
+    memory ends this process.
 
-    With `concurrent` 0, the first trials, one of each recipe and on each GPU, have a GPU to themselves; the others
-    share GPUs by the memory and load of these. With early stopping none share, because rivals train in one go.
+    With `concurrent` 0, the first trials, at least one of each recipe and one on each GPU, have a GPU to themselves;
+    the others share GPUs, as many as the memory and load of the first allow. With early stopping none share, because
+    rivals train together.
 
     Args:
         plan: the trials.
@@ -1008,7 +1012,7 @@ def carry_out(plan: Plan, *, concurrent: int = 0, parent: str = "") -> list[Tria
 
 
 def trials_per_gpu(*, memory: float, load: float) -> int:
-    """Return the number of trials that share a GPU: as many as fill 90 % of its memory, or all of its time.
+    """Return the number of trials that share a GPU: as many as fit into 90 % of its memory and all of its time.
 
     Args:
         memory: share of the memory that a trial reserves.
@@ -1108,7 +1112,7 @@ def train_trial(
         options: of each trial.
         environment: variables that a Ray process lacks.
         trust: modules whose code specs may name.
-        sweep: its name.
+        sweep: name of the sweep, for the runs' tag.
         tags: of new runs.
     """
     os.environ |= environment
@@ -1187,8 +1191,8 @@ def sweep(
         params: options of the sweep, for its run.
 
     Returns:
-        All trials; of a tuned sweep the final runs alone; the trained trials with their outcomes; and the table of
-        choices, if any.
+        The plan of all trials; the plan of the trials to compare, which are the final runs of a tuned sweep, or all of
+        a grid; the trained trials with their outcomes; and the table of choices of a tuned sweep, else None.
 
     Raises:
         InputError: another sweep of the experiment is running, or the store does not answer.

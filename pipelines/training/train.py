@@ -1,4 +1,4 @@
-"""Training of a tracked run: started, resumed or repeated; one worker runs in this process, several on Ray Train.
+"""Training of a tracked run: started, resumed or repeated, in this process or on Ray Train (see `trains_here`).
 
 Ray restarts failed workers from the last checkpoint.
 """
@@ -99,7 +99,7 @@ _RESIZE_SECONDS = 10.0  # seconds between checks for resources for more workers
 
 @dataclass(frozen=True, kw_only=True)
 class TrialOptions:
-    """A trial of a sweep, in a process that reserves the cores and the GPU of one worker.
+    """Options of a sweep's trial.
 
     Attributes:
         stop: a file that, once it exists, ends the training after a checkpoint.
@@ -110,7 +110,7 @@ class TrialOptions:
     metric: str = ""
 
 
-# --- a new run, an interrupted one, a recorded one
+# --- start a new run, resume an interrupted one, repeat a recorded one
 
 
 def start(
@@ -160,7 +160,7 @@ def resume(
     Raises:
         HeldError: another process trains it.
         InputError: an unknown run, or one that was not trained; settings that are missing, damaged or name an untrusted
-            module; missing checkpoints.
+            module; changed data; missing checkpoints.
     """
     trust_modules(*trust)
     tracker = _training(run_id)
@@ -223,10 +223,10 @@ def checkpoints_at(run_id: str, named: str) -> Url | None:
 
 
 def read_original(run_id: str, *, trust: Sequence[str] = ()) -> tuple[Run, Tracker, list[str]]:
-    """Return a recorded run, and lines on the differences of current code, libraries and data.
+    """Return a recorded run, its tracker, and lines on the differences of current code, libraries and data.
 
     Args:
-        run_id: of the run.
+        run_id: the run, as named for `resolve_run`.
         trust: modules whose code it may name.
 
     Raises:
@@ -258,7 +258,7 @@ def read_original(run_id: str, *, trust: Sequence[str] = ()) -> tuple[Run, Track
 
 
 def _training(run_id: str) -> Tracker:
-    """Return a trained run, as named for `resolve_run`, without changing its status.
+    """Return the tracker of a trained run, as named for `resolve_run`, without changing the run's status.
 
     Raises:
         InputError: an unknown run, or one of another kind.
@@ -278,7 +278,7 @@ def scores(then: Tracker, now: Tracker) -> list[str]:
     return [f"{name:<24} then {printed(old[name]):<9} now {printed(new[name])}" for name in names]
 
 
-# --- checks of a new run before it starts: all that needs neither weights nor Ray
+# --- checks of a new run before it starts, without published weights and without Ray
 
 
 def prepare(run: Run, **arguments: Any) -> TaskAdapter:
@@ -289,8 +289,9 @@ def prepare(run: Run, **arguments: Any) -> TaskAdapter:
         arguments: passed on to the adapter, such as known `assets`.
 
     Raises:
-        InputError: an unknown part or protocol, unsuitable data, a setting that the task does not use, or a prefix in
-            `lr_factors` or `freeze` that matches no parameter.
+        InputError: an unknown part or protocol, unsuitable data, a setting that the task does not use or the model does
+            not support, a prefix in `lr_factors` or `freeze` that matches no parameter, an unknown run `init`, or a
+            member of a joint run.
     """
     if run.jointly:
         raise InputError(
@@ -359,7 +360,7 @@ def _print_init(run: Run, adapter: TaskAdapter, model: nn.Module) -> None:
         )
 
 
-# --- here, or on Ray
+# --- training in this process, or on Ray
 
 
 def trains_here(run: Run, *, at: object, in_sweep: bool = False) -> bool:
@@ -387,7 +388,8 @@ def fit(
 ) -> None:
     """Train a tracked run, from its last checkpoint if it has one.
 
-    SIGTERM, Ctrl-C, or a file `stop` in the run's folder end it after a checkpoint.
+    SIGTERM, Ctrl-C, or a file `stop` next to its checkpoints (for a trial, `TrialOptions.stop`) end it after a
+    checkpoint.
 
     Args:
         run: its complete description.
@@ -399,7 +401,8 @@ def fit(
 
     Raises:
         InputError: the run cannot be trained with this input, or the disk is full.
-        RuntimeError: training failed, or Ray workers failed more often than `run.retries` allows.
+        RuntimeError: training failed, or Ray workers failed more often than `run.retries` allows. A trial in this
+            process raises the original error.
         Stopped: a signal was received, or the file `stop` was created.
     """
     folder = make_folder(run_folder(home(), tracker.run_id))
@@ -481,7 +484,7 @@ def _until_stopped(train: Callable[[], bool], *, stop: Path | Url, tracker: Trac
     except Stopped:
         if not finished:
             raise
-        for thread in marked:  # otherwise it could tag the run after its end
+        for thread in marked:  # otherwise it could change the status after the end
             thread.join(KILLED_SECONDS)
     except (Exception, SystemExit) as error:
         if exists(stop) or (isinstance(stop, Path) and not stop.parent.is_dir()):
@@ -519,7 +522,7 @@ def _trainer(
     from ray.train.torch import TorchTrainer
     from ray.train.v2.api.config import LoggingConfig
 
-    train: Any = ray.train  # the types of its names are those of an earlier version
+    train: Any = ray.train  # it has type hints of an earlier version
 
     work = partial(
         work_on_ray,
@@ -554,7 +557,7 @@ def _trainer(
     )
 
 
-# --- a worker: its body, the same in every process, and how a process of Ray's is set up
+# --- a worker: the setup of a Ray process, and training, the same in every process
 
 
 def work_on_ray(
@@ -571,7 +574,8 @@ def work_on_ray(
 ) -> bool:
     """Set up a Ray process and train in it; return the result of `train`.
 
-    After an error that a restart would repeat, its message is left for the driver, and restarted workers return.
+    If a restart would repeat an error, its message is written to the file `REFUSED`: restarted workers then return, and
+    the driver raises it.
 
     Args:
         run, kept, uri: see `train`.
@@ -622,7 +626,7 @@ def set_up(*, threads: int) -> None:
     page fault, about 4 % of a step on a CPU. Here it retains up to 1 GB; blocks of 256 MB and more are still returned.
     """
     torch.set_num_threads(threads)
-    with suppress(AttributeError, OSError, TypeError):  # another library, without mallopt
+    with suppress(AttributeError, OSError, TypeError):  # another C library, without mallopt
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(-3, 1 << 28)  # M_MMAP_THRESHOLD
         mallopt(-1, 1 << 30)  # M_TRIM_THRESHOLD

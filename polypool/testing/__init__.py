@@ -67,7 +67,7 @@ def outcomes(
         overrides: changes to the recipe's settings, as on the command line.
 
     Raises:
-        InputError: an unknown part or recipe.
+        InputError: an unknown part or recipe, or a recipe for a part that is not a task.
     """
     trust_specs(name)
     kind = kind or kind_of(name)
@@ -88,7 +88,7 @@ def kind_of(spec: str) -> str:
     """Return the kind of the part that a spec names, without importing it unless it is `module:Name`.
 
     Raises:
-        InputError: an unknown name, or parts of several kinds.
+        InputError: an unknown name, parts of several kinds, or a class without a known base.
     """
     name = Spec.parse(spec).name
     if ":" in name:
@@ -121,7 +121,7 @@ def _recipe_run(task: str, recipe: str, overrides: Sequence[str]) -> Run:
 
 
 def listing(kind: str = "") -> str:
-    """Return a line for everything registered, of one kind or all, with its origin or why it cannot be used."""
+    """Return a line for each registered part, of one kind or all: its origin, and why it cannot be used, if so."""
     if kind and kind not in KINDS:
         raise unknown("kind", kind, KINDS)
     lists = []

@@ -50,7 +50,7 @@ class AdapterChecks(PartChecks):
         self.run = run
 
     @cached_property
-    def adapter(self) -> Any:  # checks determine its protocols
+    def adapter(self) -> Any:  # Any, because checks determine its protocols
         return TASKS.build(self.run.task, self.run)
 
     @cached_property
@@ -273,7 +273,7 @@ class AdapterChecks(PartChecks):
         model, batch = copy.deepcopy(self.model).double(), self.batches[0]
         model.train()
         for module in model.modules():
-            if isinstance(module, _BatchNorm | torch.nn.Dropout):  # refused in chunks; random
+            if isinstance(module, _BatchNorm | torch.nn.Dropout):  # refused in chunks, and random
                 module.eval()
         batch = {name: x.double() if x.is_floating_point() else x for name, x in batch.items()}
         whole, cut = model, copy.deepcopy(model)

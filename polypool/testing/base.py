@@ -22,7 +22,7 @@ REGISTER = (
 
 
 class Marked(NamedTuple):
-    """A check method with the fields of `Check`, and a condition on the parts that it applies to."""
+    """A check method with the fields of `Check`, and the condition under which it applies to a part."""
 
     method: Callable[[Any], str | None]
     what: str
@@ -63,7 +63,7 @@ class PartChecks:
 
 
 class BuiltChecks(PartChecks):
-    """The checks of a part that can be built alone."""
+    """The checks of a part that can be built without a run."""
 
     @cached_property
     def part(self) -> Any:

@@ -1,4 +1,4 @@
-"""The checks of each kind of part but tasks, which are in `adapters.py`."""
+"""The checks of each kind of part except tasks, whose checks are in `adapters.py`."""
 
 from __future__ import annotations
 
@@ -472,7 +472,7 @@ class AggregatorChecks(BuiltChecks):
         return AGGREGATORS.build(self.spec, _WIDTH)
 
     def checks(self) -> list[Check]:
-        """Return the contract after the check that the aggregator is built; this check alone if it is not."""
+        """Return the check that the aggregator is built, then, if it is, the checks of the contract."""
         with suppress(*PLUG_IN_ERRORS):
             return [*super().checks(), *aggregator_checks(self.part, _WIDTH)]
         return super().checks()
@@ -505,7 +505,7 @@ class BackboneChecks(BuiltChecks):
         return [Image.fromarray(rng.integers(0, 256, (*size, 3), np.uint8)) for size in _IMAGES]
 
     def _of(self, inputs: list[Any]) -> list[dict[str, np.ndarray]]:
-        """Return vectors and columns of each input, by name; a video is `_FRAMES` of an image."""
+        """Return vectors and columns of each input, by name; a video repeats an image `_FRAMES` times."""
         backbone: Any = self.part
         video = backbone.reads == "video"
         made = [backbone(iter([image] * _FRAMES)) for image in inputs] if video else backbone(inputs)

@@ -1,4 +1,4 @@
-"""Corpora and feature stores of published formats: the contract of a reader, which turns files into a corpus's rows."""
+"""The interface of readers, which turn files of published formats into rows of a corpus or a feature store."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ class Features:
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """The result of a reader; only its rows may take long, and they are read once.
+    """The result of a reader. Slow work belongs in the iteration over `rows`, which happens once.
 
     Attributes:
-        of: whether the rows are items with captions (`Item`), or questions (`Question`); a `FeatureReader`'s are sets.
+        of: `captions` if the rows are `Item`, `questions` if they are `Question`; not used for a `FeatureReader`.
         rows: each an `Item`, `Question` or `Features`, in the order of writing; `Skipped` for unusable ones, `Flagged`
             for warnings.
         source: the input files (`infra.files.identity`) and the settings that affect the rows; any JSON value.
         images: the folder that relative paths of pictures or videos start from, and that no path leaves.
-        published: published data sets whose counts are compared; empty if none can be named.
+        published: published data sets to compare the counts with; empty if none applies.
         notes: lines printed before the rows are read, such as guessed columns.
     """
 
@@ -67,7 +67,8 @@ class Reading:
 class Reader(ABC):
     """Reads one form of annotations: a dataclass, whose fields are the options of `polypool ingest NAME`.
 
-    A string below a field is its help. A plug-in's is registered like any other part, in `polypool.readers`::
+    A string below a field is its help. A plug-in registers a reader like any other part, as an entry point in the group
+    `polypool.readers`::
 
         @READERS.register("lines")
         @dataclass(frozen=True, kw_only=True)

@@ -73,7 +73,7 @@ def read_csv(path: str | Path, *, columns: Sequence[str]) -> Iterator[tuple[str,
 
     Args:
         path: a UTF-8 file, whose first row names its columns.
-        columns: names of the wanted ones.
+        columns: names of the columns to return.
 
     Raises:
         InputError: a missing file, a header without each of these columns exactly once, or a damaged row.
@@ -111,14 +111,14 @@ def read_lines(path: str | Path, *, what: str) -> Iterator[str]:
 
 
 def read_ids(path: str | Path, *, what: str = _IDS) -> list[str]:
-    """Return the ids of a file, in its order; raises as `read_id_rows`."""
+    """Return the ids of a file, in its order; errors as in `read_id_rows`."""
     return [id for id, _ in read_id_rows(path, what=what)]
 
 
 def read_id_rows(path: str | Path, *, what: str = _IDS) -> list[tuple[str, Any]]:
     """Return pairs of id and row, from a JSON object `{id: row}` or a list of ids in the order of the rows.
 
-    A list is JSON, a `.npy` array, or a text file of words, by its suffix.
+    By its suffix, the file is JSON, a `.npy` array, or text with ids separated by white space (any other suffix).
 
     Raises:
         InputError: a missing or damaged file, content other than ids, or a pickle.
@@ -132,7 +132,7 @@ def read_id_rows(path: str | Path, *, what: str = _IDS) -> list[tuple[str, Any]]
         except InputError as error:
             if PICKLED not in str(error):
                 raise
-            name = json.dumps(str(path))  # such as those of HGR's release
+            name = json.dumps(str(path))  # HGR's release has such files
             code = f"import numpy as n; p = {name}; n.save(p, n.asarray(n.load(p, allow_pickle=True), str))"
             raise InputError(
                 f"{path}: cannot be read as an array of ids: it holds {PICKLED}. If you trust it, this writes it anew "
@@ -162,12 +162,13 @@ def map_array(path: str | Path, *, what: str) -> np.ndarray:
         what: its expected content, for messages.
 
     Raises:
-        InputError: a missing or damaged file, one shorter than its header says, or pickled objects.
+        InputError: a missing or damaged file, one shorter than its header says, pickled objects, an archive of several
+            arrays, or an array of a structured type.
     """
     path = existing(path, what=what)
     try:
         x = np.load(path, mmap_mode="r", allow_pickle=False)
-    except Exception as error:  # of numpy's parser of Python literals
+    except Exception as error:  # numpy's header parser raises many types
         why = unreadable(path, error)
         raise InputError(
             f"{path}: cannot be read as {what}: {why}; fetch it again, or write it anew"
@@ -180,7 +181,7 @@ def map_array(path: str | Path, *, what: str) -> np.ndarray:
 
 
 def unreadable(path: Path, error: Exception) -> str:
-    """Return the reason for a message after numpy failed to load a file."""
+    """Return why a file could not be loaded, for a message: pickled objects, or damage."""
     with path.open("rb") as file:
         pickle = file.read(1) == b"\x80"
     objects = isinstance(error, ValueError) and (
@@ -210,7 +211,7 @@ def leaves(path: str, *, folder: str | Path) -> bool:
 
 
 def wrong_text(text: Any, *, what: str) -> str | None:
-    """Return why a value is no text, such as `a caption`; None if it is one."""
+    """Return why a value is not a non-empty text; None if it is. `what` is its name in the message: `a caption`."""
     if not isinstance(text, str):
         return f"{what} that is not a string"
     if not is_unicode(text):

@@ -3,8 +3,8 @@
 Crisscrossed Captions: human ratings, 0 to 5, of the similarity of two items of COCO's val or test split.
 
 `sits_{split}.csv` rates captions against images, `sts_{split}.csv` captions against captions, `sis_{split}.csv`
-images against images. Images are named by their files, `COCO_val2014_000000391895.jpg`, and captions by the `sentid`
-of Karpathy's JSON, `COCO_val2014:sentid:648388`; here both are those numbers, the ids of a corpus.
+images against images. The files name an image by its file, `COCO_val2014_000000391895.jpg`, and a caption by its
+`sentid` in Karpathy's JSON, `COCO_val2014:sentid:648388`. This module keeps the number, which is the id in a corpus.
 
 Source: Parekh et al., "Crisscrossed Captions: extended intramodal and intermodal semantic similarity judgments for
 MS-COCO", EACL 2021.
@@ -63,7 +63,7 @@ class Rated:
 
 @dataclass(frozen=True, kw_only=True)
 class Ratings:
-    """The three files of a split: captions and images, captions, images."""
+    """The three files of a split: pairs of caption and image, of two captions, and of two images."""
 
     sits: Rated
     sts: Rated
@@ -87,7 +87,7 @@ def read_cxc(folder: str | Path, split: str) -> Ratings:
     """Read the ratings of a split, `val` or `test`; print a note if their number is not the published one.
 
     Raises:
-        InputError: a missing or truncated file, or one with other columns.
+        InputError: a missing or truncated file, one with other columns, or an invalid row.
     """
     rated = {kind: _read_ratings(path, _COLUMNS[kind]) for kind, path in cxc_files(folder, split).items()}
     counts = {kind: len(pairs) for kind, pairs in rated.items()}

@@ -76,6 +76,7 @@ class StoredCorpus(ABC):
         schema: of the table; every row has an attribute for each field, among them `id`, `split` and `path`.
         batch: rows of a record batch.
         images: the manifest's key of the folder that relative paths start from.
+        manifest_kind: class of the manifest.
     """
 
     name: ClassVar[str]
@@ -228,7 +229,7 @@ class StoredCorpus(ABC):
         return pc.unique(self._table[self.media])
 
     def training_ids(self) -> Iterator[str]:
-        """Yield the ids of the pictures or videos of the split `train`, if the corpus has one."""
+        """Yield the id of each row's picture or video in the split `train`, if the corpus has one."""
         if "train" in self.splits:
             yield from (id for (id,) in self.rows("train", self.media))
 
@@ -241,7 +242,7 @@ class StoredCorpus(ABC):
         """Return the path of the image or video of a row.
 
         Raises:
-            InputError: the corpus names no files.
+            InputError: the row has no path.
         """
         if not row.path:
             raise InputError(
@@ -292,7 +293,7 @@ class StoredCorpus(ABC):
         return next(self._records(self._table.slice(row, 1)))
 
     def check_split(self, split: str) -> None:
-        """Raise InputError for a missing or empty split, as all methods that read a split do."""
+        """Raise InputError for a missing or empty split; `ALL` is always valid."""
         if not (self.splits.get(split) or split == ALL):
             counts = ", ".join(f"{name} ({count:,})" for name, count in self.splits.items())
             raise InputError(f"{self.folder}: no {self.units[0]} in the split {split!r}; there are {counts}")
@@ -306,7 +307,7 @@ def _counts(table: pa.Table) -> dict[str, int]:
 def shared_rows(frame: pd.DataFrame, column: str) -> Iterator[tuple[str, str, pd.DataFrame, pd.DataFrame]]:
     """Yield a split that models are fitted to, another split, and the rows of each with values that both have.
 
-    A model could memorise such values. Between train and val, it is fitted to train.
+    A model could memorise such values. The pair of train and val comes once, with train as the fitted split.
     """
     parts = {str(split): part for split, part in frame.groupby("split", sort=False)}
     for number, fitted in enumerate(_FITTED):
@@ -317,9 +318,9 @@ def shared_rows(frame: pd.DataFrame, column: str) -> Iterator[tuple[str, str, pd
 
 
 def shared_files(table: pa.Table, *, id: str) -> Iterator[Flagged]:
-    """Yield the pictures and videos with the same bytes as another in a split that models are fitted to.
+    """Yield the pictures and videos with the same bytes as one of another id in a split that models are fitted to.
 
-    The column `id` names the picture, and `sha256` is empty for a row without a file.
+    `id` is the name of the column with the ids. The column `sha256` is empty for a row without a file.
     """
     frame = table.select([id, "split", "sha256"]).to_pandas().drop_duplicates()
     for fitted, other, ours, theirs in shared_rows(frame[frame["sha256"] != ""], "sha256"):
@@ -446,7 +447,7 @@ class Corpus(StoredCorpus):
         return [Item(**record) for record in self.records(split)]
 
     def find(self, id: str) -> Item:
-        """Return the item of an id, of any split; raises InputError for an unknown id."""
+        """Return the item with this id, from any split; raises InputError for an unknown id."""
         return Item(**self._first(id))
 
     def count(self, split: str) -> int:
@@ -454,7 +455,7 @@ class Corpus(StoredCorpus):
         return len(self._of(self._table, split))
 
     def some(self, split: str, places: Sequence[int]) -> list[Item]:
-        """Return the items at some places of a split."""
+        """Return the items at some positions in a split, from 0."""
         return [Item(**record) for record in self._records(self._of(self._table, split).take(places))]
 
 
@@ -469,7 +470,8 @@ def write_corpus(
     """Write a corpus from a stream of items: `corpus.arrow`, then `corpus.json`, and lists of skipped rows and flags.
 
     `corpus.skipped.jsonl` lists empty captions, items without captions, and all items of an id but the first.
-    `corpus.warnings.jsonl` lists captions without a word or cut to 1,000, and pictures and captions in several splits.
+    `corpus.warnings.jsonl` lists captions without a word, with control characters or truncated (over 1,000 words or
+    10,000 characters), and pictures and captions in several splits.
     An existing corpus is replaced.
 
     An example with a feature store, whose sets have the ids of the items (`polypool.tasks.run.Run` trains on them)::
@@ -495,7 +497,8 @@ def write_corpus(
         items: the rows of a reader.
         source: reader and files; any JSON value.
         images: the folder that relative paths of items start from, and that no path leaves.
-        tolerance: limits on skipped rows, by default a twentieth of the items and of the captions, and on warnings.
+        tolerance: limits on skipped rows (by default a twentieth of all items, of each split's and of the captions) and
+            on warnings.
 
     Raises:
         InputError: no usable item, too many skipped ones, or a full disk.
@@ -620,7 +623,7 @@ class QuestionCorpus(StoredCorpus):
 
     @staticmethod
     def counts(table: pa.Table) -> tuple[dict[str, Any], int]:
-        """Return the distinct images of each split, the questions by number of answers, and the sum of all answers."""
+        """Return the distinct images of each split, the questions by number of answers, and the number of answers."""
         images = (
             table.select(["split", "image_id"])
             .to_pandas()
@@ -656,7 +659,7 @@ class QuestionCorpus(StoredCorpus):
         return [Item(id=id, split=split, path=path, sha256=sha256) for id, path, sha256 in self.paths(split)]
 
     def find(self, id: str) -> Item:
-        """Return the image of an id, of any split; raises InputError for an unknown id."""
+        """Return the image with this id, from any split; raises InputError for an unknown id."""
         row = self._first(id)
         return Item(id=id, split=row["split"], path=row["path"], sha256=row["sha256"])
 
@@ -683,9 +686,9 @@ def write_questions(
     """Write a corpus from a stream of questions: `questions.arrow`, `questions.json`, lists of skipped rows and flags.
 
     `questions.skipped.jsonl` lists empty questions and answers, and all questions of an id but the first.
-    `questions.warnings.jsonl` lists questions without a word or cut to 1,000, and questions whose image is in two
-    splits. A question without answers may be in several splits, as VQA's test2015 repeats test-dev. An existing corpus
-    is replaced.
+    `questions.warnings.jsonl` lists questions without a word or truncated, texts with control characters, questions
+    whose image is in several splits, and equal pictures in several splits. A question without answers may be in several
+    splits, as VQA's test2015 repeats test-dev. An existing corpus is replaced.
 
     Args and errors: see `polypool.tasks.datasets.corpus.write_corpus`.
     """

@@ -1,4 +1,4 @@
-"""Published features into a feature store: input files, axes of arrays, ids, and the store."""
+"""Writing published features to a feature store: input files, axes of arrays, ids, and the store."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def write_features(
         tolerance: limits on skipped sets and warnings.
         training: ids of the training split, for the statistics in the manifest.
         replace: also replace a complete store in the folder.
-        stored: ids of a complete store in the folder, to which the others are added; see `stored_ids`.
+        stored: ids of a complete store in the folder, to which the other sets are added; see `stored_ids`.
 
     Raises:
         InputError: no usable set, too many skipped ones, another store in the folder, or a full disk.
@@ -120,7 +120,7 @@ def _extended(source: dict[str, Any], folder: str | Path | Url) -> dict[str, Any
 
 
 def _first(sets: Iterator[Features | Skipped]) -> tuple[list[Skipped], Features | None]:
-    """Take entries up to the first set with any numbers."""
+    """Take entries up to the first set that is not empty; return the entries before it, as skipped, and the set."""
     skipped: list[Skipped] = []
     for entry in sets:
         if isinstance(entry, Features) and entry.x_ND.size:
@@ -151,7 +151,7 @@ PATTERNS = {
     "butd": r"\.tsv(\.\d+)?$",
     "hdf5": r"\.(h5|hdf5?)$",
 }
-"""Names of the files of each form."""
+"""Patterns of the file names of each form."""
 OTHER_WIDTH = "vectors of another width than {}, which most have"
 """Reason for a skipped set, with the width."""
 _WIDTHS = (256, 384, 512, 640, 768, 1024, 1152, 1280, 1408, 1536, 2048, 3072, 4096)  # of backbones
@@ -278,10 +278,15 @@ class ArrayReader(FileReader):
     """The last axis is the width, even if it looks like a side of a map or a number of regions."""
 
     def axes(self, shapes: Iterable[Shape], *, where: Any) -> Axes:
-        """Return the axes of arrays with some shapes.
+        """Return how arrays of these shapes become sets.
+
+        Args:
+            shapes: of all arrays, or of a sample.
+            where: the file or folder, for the message.
 
         Raises:
-            InputError: the last axis of most of them does not look like D, and no option names it.
+            InputError: the last axis of most of them does not look like D, and no option names it; or both options are
+                given.
         """
         if self.channels_first and self.channels_last:
             raise InputError("--channels-first and --channels-last contradict each other; give one")
@@ -423,7 +428,7 @@ class IdMatch:
             )
         best = max(range(len(RULES)), key=lambda n: hits[n])  # the first of those that fit as many
         self.rule, self._ids = RULES[best], ids[best]
-        self._named: dict[str, str] = {}  # ids of features by those of the corpus
+        self._named: dict[str, str] = {}  # ids of features by ids of the corpus
 
     def renamed(self, sets: Iterable[Features | Skipped]) -> Iterator[Features | Skipped]:
         """Yield sets under the ids of the corpus; unmatched sets keep their ids.

@@ -1,4 +1,4 @@
-"""Splits of data sets: their names, random ones that are equal on every machine, and published sizes."""
+"""Splits of data sets: names, random splits that are the same on every machine, and published sizes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OTHER_WORDS = {
 
 
 def split_called(word: str) -> str:
-    """Return our name of a split, such as `val` for `Validation` or `dev`; unknown words are returned unchanged."""
+    """Return our name of a split, such as `val` for `Validation` or `dev`; an unknown word is only stripped."""
     small = word.strip().lower()
     return _OTHER_WORDS.get(small, small if small in SPLITS else word.strip())
 
@@ -42,10 +42,10 @@ def choose(ids: Iterable[str], count: int, *, seed: int) -> set[str]:
 
 
 def held_out(ids: Collection[str], count: int, *, seed: int, option: str, file: Path) -> set[str]:
-    """Return `count` random training videos, to be val.
+    """Return `count` random training videos, which will be the val split.
 
     Raises:
-        InputError: a negative `count`, or all videos; the message names the option and the file of the videos.
+        InputError: a negative `count`, or one that leaves no training video; the message names the option and the file.
     """
     if not 0 <= count < len(ids):
         raise InputError(
@@ -56,12 +56,12 @@ def held_out(ids: Collection[str], count: int, *, seed: int, option: str, file: 
 
 @dataclass(frozen=True, kw_only=True)
 class RandomSplits:
-    """Random splits, as a reader's options `--split`, `--val` and `--seed` say.
+    """Random splits by a reader's options `--split`, `--val` and `--seed`.
 
     Attributes:
         split: the shares of train, val and test, such as `80/10/10`.
         seed: of the random choice.
-        val: how many pictures or videos of train become val, where data have splits of their own.
+        val: number of pictures or videos to move from train to val, for data that have splits.
 
     Raises:
         InputError: shares other than three nonnegative numbers, the first above 0.
@@ -91,8 +91,8 @@ class RandomSplits:
     def divide(self, ids: Iterable[str]) -> dict[str, str]:
         """Return the split of each id; each split with a share above 0 gets at least one id.
 
-        With enough ids, it gets at least two, because retrieval is scored on two. The test split depends on the ids and
-        the seed alone, not on their order, nor on the share of val.
+        Unless there are few ids or one share is nearly 1, it gets at least two, because retrieval needs two candidates.
+        The test split depends on the ids, the seed and its share, but not on the order of the ids or the share of val.
 
         Raises:
             InputError: fewer ids than splits.
@@ -119,7 +119,7 @@ class RandomSplits:
             ids: of each split.
 
         Raises:
-            InputError: a val split exists, or train would become empty.
+            InputError: a val split exists, `val` is below 1, or train would become empty.
         """
         train = ids.get("train", set())
         if "val" in ids:
@@ -178,7 +178,7 @@ def compare_counts(
     return f"not as many as published ({nearest.name}): {', '.join(differences)}"
 
 
-# Karpathy and Fei-Fei, CVPR 2015: restval belongs to what is trained on; all captions, of which most images have five.
+# Karpathy and Fei-Fei, CVPR 2015: restval is part of the training split; most images have five captions.
 COCO = Published(
     name="COCO, Karpathy's splits",
     splits={"train+restval": 113_287, "val": 5_000, "test": 5_000},
@@ -250,7 +250,7 @@ CXC = {
         rows="ratings",
     ),
 }
-# Chun et al., ECCV 2022 (the statistics beside the released files): right answers of all queries.
+# Chun et al., ECCV 2022 (the statistics published with the files): right answers of all queries.
 ECCV = Published(
     name="ECCV Caption", splits={"image_to_caption": 22_550, "caption_to_image": 11_279}, rows="pairs"
 )

@@ -168,7 +168,7 @@ class GraphAttention(nn.Module):
         self.norm = nn.LayerNorm(width)
 
     def forward(self, sentence_BKD: Tensor, phrase_BPD: Tensor, edge_BVV: Tensor) -> tuple[Tensor, Tensor]:
-        """Return both after the messages; every vector of the sentence receives the root's."""
+        """Return both after the messages; every vector of the sentence receives the root's message."""
         node_BVD = torch.cat([sentence_BKD.mean(dim=1, keepdim=True), phrase_BPD], dim=1)
         query_BVE = self.query(node_BVD) * self.query.out_features**-0.5
         score_BVV = query_BVE @ self.key(node_BVD).mT

@@ -37,7 +37,8 @@ class HGR(RetrievalModel):
     """The mean of three scores: video and sentence, frames and verbs, frames and nouns.
 
     The run's aggregators compute the sentence's score: `attention` as published, `gpo` for the HGR-infinity of
-    VSE-infinity. Sets of K vectors enter the graph as their mean, and each vector is layer-normalised like the root.
+    VSE-infinity. A sentence of K vectors enters the graph as their mean, and each vector is layer-normalised like the
+    root.
 
     Batches are as in `RetrievalModel`, with the captions' role graphs: see `RoleCaptions.batch`.
 

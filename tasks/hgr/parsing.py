@@ -39,10 +39,10 @@ def write_graphs(path: Path, captions: Iterable[str], *, model: str = MODEL) -> 
 
 
 def parse(texts: Iterable[Sequence[str]], *, model: str = MODEL) -> Iterator[RoleGraph]:
-    """Yield the graph of each text, a list of lower-case words; several sentences become clauses of one graph.
+    """Yield the graph of each text; several sentences become clauses of one graph.
 
     Args:
-        texts: of any number.
+        texts: lists of lower-case words, parsed as they arrive.
         model: an installed spaCy pipeline with a tagger and a dependency parser, or its path.
 
     Raises:
@@ -96,7 +96,7 @@ _NO_MANNER = frozenset(
     ["really", "only", "nearly", "apparently", "basically", "actually", "recently", "currently"]
 )
 
-# Verbs after which `to` is a direction.
+# Verbs after which `to`, `around` and `over` are directions.
 _MOTION = """go walk run drive ride come move jump fly swim climb crawl travel slide ski race roll fall march step
     skate surf leap rush dance return arrive sail head jog wander enter flow bounce skateboard trot swing sprint
     chase"""
@@ -106,7 +106,7 @@ _UNDERGOING = frozenset(["be", "fall", "happen", "appear", "die", "disappear", "
 
 
 def _preposition_role(preposition: str, verb: str, *, passive: bool) -> str:
-    """Return the role of a prepositional phrase of a verb's base form."""
+    """Return the role of a prepositional phrase, by its preposition and the verb's base form."""
     if preposition == "by" and passive:
         return "ARG0"
     if preposition in ("to", "around", "over") and verb in _MOTION_VERBS:
@@ -144,7 +144,7 @@ def graph_of(doc: Any) -> RoleGraph:
 
 
 def _verbs(doc: Any) -> Iterator[Any]:
-    """Yield main verbs, and auxiliaries without one."""
+    """Yield main verbs, and auxiliaries without a main verb; not the `is` of `there is a man who sings`."""
     for token in doc:
         helps = token.dep_ in ("aux", "auxpass") or (token.dep_ in ("amod", "compound", "prep", "nmod"))
         there = token.lemma_ == "be" and any(child.dep_ == "expl" for child in token.children)
@@ -204,7 +204,7 @@ def _subject(verb: Any) -> Any | None:
 
 
 def _span(head: Any, *, without: Any = None) -> tuple[int, ...]:
-    """Return the words of a phrase without its clauses and the verb whose argument it is."""
+    """Return the words of a phrase, without its clauses and without the verb `without`, whose argument it is."""
     words, stack = [], [head]
     while stack:
         token = stack.pop()
@@ -218,7 +218,7 @@ def _span(head: Any, *, without: Any = None) -> tuple[int, ...]:
 
 
 def _noun_phrases(doc: Any) -> Iterator[tuple[int, ...]]:
-    """Yield each noun with its words before it."""
+    """Yield each noun or pronoun with the words of its phrase that precede it."""
     for token in doc:
         inner = token.dep_ in ("compound", "poss", "nmod", "amod") or token.tag_ in ("WDT", "WP", "EX")
         if token.pos_ in ("NOUN", "PROPN", "PRON") and not inner:

@@ -28,14 +28,14 @@ from polypool.tasks.hgr.role_graph import (
 from polypool.tasks.inputs.augmentations import Draw, MaskReplaceDelete
 from polypool.tasks.inputs.texts import Captions
 
-_QUERIES = 32  # texts at most that are parsed here, such as those of a search
+_QUERIES = 32  # at most this many texts are parsed here, such as search queries
 
 
 class RoleCaptions:
-    """Text inputs with role graphs from a file, matched by equal sentence, otherwise by equal letters.
+    """Text inputs with role graphs from a file, matched by equal sentence, otherwise by equal letters and digits.
 
-    Captions without a graph are represented by their sentence only, unless they are a few queries and spaCy is
-    installed, which then parses them. Equal captions share one graph.
+    If there are at most 32 distinct captions, such as queries, spaCy parses captions without a graph, if it is
+    installed. Otherwise they are represented by their sentence only. Equal captions share one graph.
 
     Args:
         captions: texts.
@@ -46,8 +46,8 @@ class RoleCaptions:
         limit: maximum number of words of a caption; 0 for no limit.
 
     Raises:
-        InputError: a subword tokenizer, a parameter out of range, a file that cannot be read, or one without a graph
-            for any of many captions.
+        InputError: a subword tokenizer, a parameter out of range, a file that cannot be read, or no graph for any of
+            more than 32 distinct captions.
     """
 
     def __init__(

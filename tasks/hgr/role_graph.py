@@ -32,7 +32,7 @@ _ROOT = "ROOT"
 _WHAT = (
     'role graphs in HGR\'s form, {sentence: [{id: {"role", "spans", ...}}, [[source, target, role], ...]]}'
 )
-_OTHERS = re.compile(r"[\W_]+")  # than letters and digits
+_OTHERS = re.compile(r"[\W_]+")  # all but letters and digits
 
 
 def plain_role(role: str) -> str:
@@ -107,7 +107,7 @@ class GraphFile:
 
     Args:
         path: the file.
-        cached: keep the file's content in memory (one file at a time).
+        cached: keep the file's content in memory for later instances (one file at a time).
 
     Raises:
         InputError: a missing file, or not a JSON object.

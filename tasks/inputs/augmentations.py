@@ -14,7 +14,12 @@ Draw = Callable[..., np.ndarray]
 
 
 def draw_for(seed: int, epoch: int, modality: int) -> Draw:
-    """Return the numbers of an epoch for one modality, which any worker can repeat."""
+    """Return the source of an epoch's random numbers for one modality; any worker can repeat them.
+
+    Args:
+        seed, epoch: of the run.
+        modality: 0 for images and videos, 1 for texts.
+    """
 
     def draw(sample: np.ndarray, element: np.ndarray, stream: int) -> np.ndarray:
         return uniform(seed, epoch, modality, stream, sample, element)
@@ -24,7 +29,7 @@ def draw_for(seed: int, epoch: int, modality: int) -> Draw:
 
 @AUGMENTATIONS.register("drop")
 class Drop:
-    """Keep each element with probability 1 - p, and at least one: regions and frames.
+    """Keep each region, frame or other element with probability 1 - p, and at least one of each set.
 
     Args:
         p: the fraction of elements dropped.
@@ -58,8 +63,11 @@ class Drop:
 
 @AUGMENTATIONS.register("grid_drop")
 class GridDrop(Drop):
-    """The rule of the authors' code for grids: a number r is drawn for each image; nothing is dropped where
-    r <= p, else each cell with probability p * r. With p = 0.2, 9.5 % of the cells go on average."""
+    """Drop cells of a grid at a random rate per image, as the code of VSE-infinity does.
+
+    A uniform number r in [0, 1) is drawn for each image. If r <= p, all cells stay; otherwise each cell is dropped with
+    probability p * r. With p = 0.2, 9.6 % of the cells are dropped on average.
+    """
 
     def dropped(self, sample_B1: np.ndarray, draw: Draw) -> np.ndarray:
         """Return the probability that a cell of each image is dropped."""
@@ -69,8 +77,10 @@ class GridDrop(Drop):
 
 @AUGMENTATIONS.register("mask_replace_delete")
 class MaskReplaceDelete:
-    """Change each word with probability p: half of these are masked, a tenth replaced at random, the rest
-    deleted (VSE-infinity's code). A word's subwords share its fate; special tokens are never touched.
+    """Mask, replace at random, or delete each word with probability p, as the code of VSE-infinity does.
+
+    By default half of the changed words are masked, a tenth are replaced, and the rest are deleted. All subwords of a
+    word are treated the same. Special tokens are never changed.
 
     Args:
         p: the fraction of words changed.
@@ -103,7 +113,7 @@ class MaskReplaceDelete:
             caption_P: the number of each subword's caption in the data set.
             draw: see `Draw`.
             mask_subword: the number of the mask token.
-            vocabulary: how many subwords there are.
+            vocabulary: number of subwords.
         """
         u_P = draw(caption_P, word_P, 0)
         masked = self.p * self.mask

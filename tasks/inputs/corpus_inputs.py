@@ -53,7 +53,7 @@ OTHER_EXTRACTOR = "other_extractor"
 
 
 def present(corpus: Corpus | QuestionCorpus, store: FeatureStore | None) -> Corpus | QuestionCorpus:
-    """Return the items of a corpus that have features, or, without a store, a file."""
+    """Return the corpus with only the items that have features, or, without a store, a file."""
     if store is not None:
         return corpus.only(store.ids)
     listing = Listing(corpus.image_folder)
@@ -165,7 +165,7 @@ class CorpusInputs:
 
     @cached_property
     def other_extractor(self) -> str:
-        """Backbone and parameters of features that `extract` made with another backbone than the recipe's; or empty."""
+        """Backbone and parameters of features by `extract`, if they differ from the recipe's; otherwise empty."""
         made = (self.store.manifest.source.get("extractor") if self.store else None) or {}
         if not made or not self.run.data.extractor:
             return ""
@@ -272,7 +272,10 @@ class CorpusInputs:
         return self.assets | {"text": self.text_assets(texts)["text"]}
 
     def describe(self) -> Mapping[str, str]:
-        """Return the digests of corpus, stores and their origins, an extractor unlike the recipe's, and split sizes."""
+        """Return digests of corpus and stores, origins of the stores, and sizes of the splits, as text by name.
+
+        Also the numbers of samples that were left out, and an extractor that differs from the recipe's.
+        """
         stores = {"features": self.store, "texts": self.text_store}
         return {
             "corpus": self.corpus.digest,
@@ -374,7 +377,7 @@ class CorpusInputs:
         return ENCODERS.get(self.text_spec.name).tokenizer(self.assets["text"])
 
     def subwords(self, text: str, batch: Batch) -> Sequence[str]:
-        """Return names of the elements of a text, in a batch of it alone."""
+        """Return names of the elements of a text; `batch` has this text only."""
         if not self.reads_words:
             return self._text_source.pieces(text, count=int(batch["text_mask"].sum()))
         return as_written(self._tokenizer, text, batch["text"][batch["text_mask"]].tolist())

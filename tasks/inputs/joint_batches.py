@@ -12,19 +12,19 @@ import torch
 
 from polypool.infra.batches import Batch, Dataset, Order
 
-MEMBER = "joint_member"  # in a batch: the place of the task whose samples it holds, once for each sample
+MEMBER = "joint_member"  # key in a batch: the index of its task, once for each sample
 
 
 @dataclass(frozen=True, kw_only=True)
 class JointOrder(Order):
     """Batches of one task each, in the ratio of the weights, in a new random order for each epoch.
 
-    The samples of all tasks together determine the number of steps of an epoch. Each task goes through its samples
-    round by round, independently of the others; the number of a sample encodes the round, too.
+    The samples of all tasks together determine the number of steps of an epoch. Each task makes its own passes over its
+    samples, called rounds, in whole batches; the number of a sample encodes the round, too.
 
     Attributes:
         weights: of the tasks.
-        sizes: their samples.
+        sizes: numbers of samples of the tasks.
     """
 
     weights: tuple[float, ...]
@@ -32,7 +32,7 @@ class JointOrder(Order):
 
     @property
     def epoch_samples(self) -> int:
-        """Samples that one epoch trains on: of all tasks, in whole batches."""
+        """Number of samples of all tasks in an epoch, in whole batches."""
         return self.size // self.batch * self.batch
 
     @property

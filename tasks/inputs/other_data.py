@@ -106,7 +106,10 @@ def refuse_changed_data(run: Run, then: Mapping[str, str], now: Mapping[str, str
 
 
 def renamed_data(run: Run, now: Mapping[str, str]) -> Run:
-    """Return a run whose data set is named `NAME@DIGEST`, for data that have changed since training."""
+    """Return a run whose data set is named `NAME@DIGEST`, for data that have changed since training.
+
+    The digest is of `now`, the digests and counts of the present data.
+    """
     digest = hashlib.sha256(json.dumps(dict(now), sort_keys=True).encode()).hexdigest()[:8]
     data = dataclasses.replace(run.data, dataset=f"{run.data.dataset}@{digest}")
     return dataclasses.replace(run, data=data)

@@ -1,4 +1,4 @@
-"""Images or videos and their captions as training samples, and in order for evaluation."""
+"""Captions and questions with their images or videos, as training samples and in order for evaluation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from polypool.tasks.inputs.visuals import VisualInputs
 def visual_batch(
     inputs: VisualInputs, item_B: np.ndarray, *, sample_B: np.ndarray | None = None, draw: Draw | None = None
 ) -> Batch:
-    """Return `visual` and `visual_mask` of items, augmented as samples of these numbers, or as they are."""
+    """Return `visual` and `visual_mask` of items, augmented by `draw` for the samples `sample_B`; unchanged if None."""
     visual, mask_BN = inputs.batch(item_B, sample_B=item_B if sample_B is None else sample_B, draw=draw)
     return {"visual": visual, "visual_mask": mask_BN}
 
@@ -65,7 +65,10 @@ class Pairs:
         return [inputs for inputs in (self.visual, self.captions) if isinstance(inputs, StoreRows)]
 
     def batch(self, index_B: np.ndarray, *, seed: int, epoch: int) -> Batch:
-        """Return `visual`, `visual_mask` and `item` of items, `text`, `text_mask`, ... and `row` of captions."""
+        """Return `visual`, `visual_mask` and `item` of items, and `text`, `text_mask`, ... and `row` of captions.
+
+        `item` are numbers in the split, `row` the index of each caption's item in the batch; both int64.
+        """
         item_N = index_B if self.by_item else self.owner_T[index_B]
         caption_M, row_M = self._captions_of(index_B) if self.by_item else (index_B, np.arange(len(index_B)))
         return {

@@ -199,7 +199,7 @@ class TextSource:
         return recorded_backbone(self.extractor, where=f"{self.store}: extractor", store=self.store)
 
     def pieces(self, text: str, *, count: int) -> list[str]:
-        """Return names of the `count` elements of a text: its tokens, or numbers if those are not known."""
+        """Return names of the `count` elements of a text: its tokens, or numbers from 1 if the tokens are unknown."""
         pieces = []
         if self.extractor:
             kind = BACKBONES.part(recorded_spec(self.extractor, where=self.store))
@@ -246,7 +246,7 @@ class NewTexts:
 
 
 def caption_inputs(run: Run, captions: Sequence[str], tokenizer: Tokenizer) -> TextInputs:
-    """Return the text inputs of a run's model: words, or the `text_inputs` of its class."""
+    """Return the text inputs of a run's model: `Captions`, or the result of its class's `text_inputs`."""
     spec, limit = Spec.parse(run.model or "none"), run.data.max_words
     if run.model and (of_model := MODELS.get(spec.name).text_inputs):
         return of_model(captions, tokenizer, limit=limit, **spec.params)

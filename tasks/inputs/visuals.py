@@ -34,7 +34,7 @@ from polypool.infra.video import BadVideo, VideoReaders, choose_decoder, choose_
 from polypool.tasks.inputs.augmentations import Draw, Drop
 
 Modality = Literal["image", "video"]
-_STREAM = 2  # of random numbers; 0 and 1 belong to the augmentation of sets and texts
+_STREAM = 2  # of random numbers; augmentations use 0 and 1
 
 
 class VisualFiles(ABC):
@@ -95,7 +95,7 @@ class VisualFiles(ABC):
 
     @abstractmethod
     def read(self, item: int, u_4: Any) -> np.ndarray:
-        """Return the encoder's input of a file, cropped and mirrored by `u_4` as `ImageTransform` says."""
+        """Return the encoder's input of a file, cropped and mirrored by `u_4` (whole if None); see `ImageTransform`."""
 
     def unreadable(self, item: int, why: str) -> InputError:
         """Return the error of a file that cannot be read."""
@@ -118,7 +118,7 @@ class Frames(VisualFiles):
     """Frames of videos, `(F, 3, S, S)` of each, with one crop for all frames of a video.
 
     Args:
-        paths: as in `VisualFiles`, like the other parameters.
+        paths, how: as in `VisualFiles`.
         frames: maximum number of frames of each video, evenly spaced.
 
     Raises:
@@ -165,7 +165,7 @@ def _decoder() -> str:
 def visual_files(
     paths: Sequence[Path], *, modality: Modality, frames: int, transform: ImageTransform, **how: Any
 ) -> VisualFiles:
-    """Return `Pixels` of images, or `Frames` of videos with so many `frames` each."""
+    """Return `Pixels` of images, or `Frames` of videos with at most `frames` each."""
     if modality == "video":
         return Frames(paths, frames=frames, transform=transform, **how)
     return Pixels(paths, transform=transform, **how)
@@ -190,7 +190,7 @@ class VisualInputs(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureSource:
-    """Origin of a run's stored features, as its assets keep it, so that new files are described without the store.
+    """Origin of a run's stored features, kept in its assets, so that features of new files need no store.
 
     Attributes:
         store: the folder, for messages.
@@ -207,7 +207,7 @@ class FeatureSource:
 
     @classmethod
     def of(cls, store: FeatureStore, *, called: str = "") -> FeatureSource:
-        """Describe a store, whose folder messages name as `called`, or by its path if empty."""
+        """Return the origin of a store; messages name the store as `called`, or by its path if empty."""
         manifest = store.manifest.source
         return cls(
             store=called or str(store.folder),
@@ -224,7 +224,7 @@ class StoredSets(StoreRows):
         store: the features.
         ids: of the items of a split, in order.
         augment: which elements stay in training; all if None.
-        limit: elements of a set; larger ones are thinned out evenly, as HGR does with frames; 0 for no limit.
+        limit: maximum elements of a set; larger sets are thinned out evenly, as HGR's frames; 0 for no limit.
     """
 
     def __init__(
@@ -254,7 +254,7 @@ class MemorySets:
     Args:
         sets: features `(N, F)`, as a feature store keeps them.
         dim: width F that the model was trained with.
-        limit: elements of a set; larger ones are thinned out evenly; 0 for no limit.
+        limit: maximum elements of a set; larger sets are thinned out evenly; 0 for no limit.
 
     Raises:
         InputError: a set of another shape, an empty one, or one with values that are not finite.
@@ -300,11 +300,12 @@ def unseen_inputs(
         visuals: features `(N, F)` of each, or for an encoder of pixels the image or video files.
         spec: of the encoder.
         assets: of the encoder.
-        limit: elements of a set of features, 0 for no limit; or frames of a video file.
+        limit: maximum elements of a set of features, 0 for no limit; or maximum frames of a video file, at least 1.
         modality: of the files.
 
     Raises:
-        InputError: features of another shape, a missing file, or files for an encoder of features and vice versa.
+        InputError: features of another shape, a missing file, no limit for video files, or files for an encoder of
+            features and vice versa.
     """
     encoder = ENCODERS.get(spec.name)
     files = [visual for visual in visuals if isinstance(visual, str | Path)]

@@ -1,1 +1,1 @@
-"""Retrieval models: dual encoders, cross-encoders, HGR; embeddings and scores of whole splits."""
+"""Retrieval models: dual encoders and cross-encoders; embeddings and scores of whole splits."""

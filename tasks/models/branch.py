@@ -50,7 +50,8 @@ class Branch(nn.Module):
     def forward(self, x: Tensor, mask_BN: Tensor) -> Embeddings:
         """Return the embeddings, `(B, D)` or `(B, K, D)`, and the aggregator's residual and global feature, if any.
 
-        Vectors are L2-normalised; only log-variances are not.
+        Vectors are L2-normalised. Distributions are `(B, 2, D)`, without a global feature; log-variances are not
+        normalised.
         """
         pooled = self._encode_and_pool(x, mask_BN)
         if self.aggregator.makes == "vectors":
@@ -59,7 +60,11 @@ class Branch(nn.Module):
         return Embeddings(torch.stack((l2_normalise(mean_BD), log_variance_BD), dim=1), pooled.residual)
 
     def _encode_and_pool(self, x: Tensor, mask_BN: Tensor) -> Pooled:
-        """Encode and pool sets; averages are taken before an affine map, which then maps one vector per set."""
+        """Encode and pool sets.
+
+        An aggregator that averages pools the input of the encoder's last affine map, which then maps one vector per
+        set.
+        """
         if self.aggregator.averages and (mapped := self.encoder.before_affine(x, mask_BN)):
             x_BNF, mask_BN, affine = mapped
             return Pooled(affine(self.aggregator(x_BNF, mask_BN).vectors))
@@ -124,7 +129,7 @@ def look_at_each_other(*branches: Branch) -> bool:
     """Whether an aggregator of two branches needs the other modality, so that embeddings depend on the pair.
 
     Raises:
-        InputError: one needs a vector of the other modality, whose aggregator does not return one from its sets alone.
+        InputError: one needs a vector of the other modality, whose aggregator returns several or needs a context.
     """
     for branch, other in zip(branches, reversed(branches), strict=True):
         aggregator, source = branch.aggregator, other.aggregator

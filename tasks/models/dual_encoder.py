@@ -127,7 +127,7 @@ class DualEncoder(RetrievalModel):
 
     Args:
         visual: the branch of images or videos, or a module with a branch's `forward`.
-        text: that of captions.
+        text: the branch of captions, or such a module.
         similarity: scores embeddings.
         objective: loss on the scores.
         regularisers: further loss terms.

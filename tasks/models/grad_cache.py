@@ -32,7 +32,7 @@ def cached_passes(model: RetrievalModel, batch: Batch, *, epoch: float, chunk: i
     Args:
         model: not wrapped; its gradients are not yet averaged over workers.
         batch: this worker's share.
-        epoch: epochs trained so far.
+        epoch: epochs trained so far, as a fraction.
         chunk: images or videos per forward pass, with their captions.
     """
     draws = current_draws()
@@ -42,7 +42,7 @@ def cached_passes(model: RetrievalModel, batch: Batch, *, epoch: float, chunk: i
         if draws is not None:
             draws.count = side.count
         sides.append(side)
-    torch.clear_autocast_cache()  # which holds weights in half precision that have no graph
+    torch.clear_autocast_cache()  # it holds half-precision weights without a graph
     scored = model.score_encoded(batch, *(side.cached() for side in sides))
     terms = model.terms(scored, epoch=epoch)
     yield PartialLoss(loss=terms["loss"], terms=terms)
@@ -55,9 +55,9 @@ class _Side:
     """The encodings of one side of a batch, chunk by chunk, computed without a graph.
 
     Args:
-        encode: of the model.
-        batch: of both sides.
-        prefix: of this side's inputs, whose rows are a multiple of the samples.
+        encode: the model's `encode_visual` or `encode_text`.
+        batch: inputs of both sides.
+        prefix: of the names of this side's inputs, whose rows are a multiple of the samples.
         chunk: samples per forward pass.
         draws: random state of the step; None if torch draws.
     """

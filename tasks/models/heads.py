@@ -1,4 +1,4 @@
-"""Several dual encoders with one loss each, trained together: one model whose embedding is theirs side by side."""
+"""Several dual encoders, each with a loss, trained together as one model; its embedding is the stack of theirs."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class _Heads(nn.ModuleList):
 class Heads(DualEncoder):
     """K pairs of branches on the same inputs; the similarity is the mean of their K cosines.
 
-    The loss is the mean of the objective over the pairs. Each pair thus learns alone, with initial weights and dropout
-    masks of its own, and their mean is better than each, as in an ensemble. A loss on the mean would train one wide
-    encoder.
+    The loss is the mean of the objective over the pairs. Each pair thus learns independently, with separate initial
+    weights and dropout masks, and the mean of their scores is better than each, as in an ensemble. A loss on the mean
+    would train one wide encoder.
 
-    Costs in training, memory and embedding width are K times those of one pair.
+    Training time, memory and embedding width are K times those of one pair.
 
     Args:
         parts: builds encoders, aggregators and objective.

@@ -37,8 +37,8 @@ class Matryoshka(DualEncoder):
         vectors: number of vectors of each group, ascending. The last group is always the whole set.
 
     Raises:
-        InputError: `vectors` is not ascending or exceeds the sets' size; an aggregator returns single vectors or sets
-            of any size, or needs the other modality.
+        InputError: `vectors` is not ascending or exceeds the sets' size; both aggregators return single vectors; one
+            returns sets of any size, or needs the other modality.
     """
 
     def __init__(self, parts: Parts, *, vectors: str = "1 4") -> None:
@@ -62,7 +62,7 @@ class Matryoshka(DualEncoder):
     def objective_terms(
         self, scored: Scored, sim_VT: Tensor, positive_VT: Tensor, *, epoch: float
     ) -> dict[str, Tensor]:
-        """Return the terms for whole sets, with `loss` the mean over the groups and `loss_K` for each group."""
+        """Return the terms for whole sets, `loss` as the mean over the groups, and `loss_K` for each smaller group."""
         terms = super().objective_terms(scored, sim_VT, positive_VT, epoch=epoch)
         embeddings = [side for side in (scored.visual, scored.text) if side is not None]
         losses = [terms["loss"]]

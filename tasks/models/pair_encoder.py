@@ -172,7 +172,7 @@ class PairEncoder(RetrievalModel):
             return self.similarity.pairs(visual_P, text_P)
 
 
-# Images and captions that a split's scores are computed for at once; captions of equal length come together.
+# Images and captions of a split that are scored together; captions are sorted by length.
 IMAGES, CAPTIONS = 64, 128
 
 

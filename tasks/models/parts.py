@@ -1,4 +1,4 @@
-"""Builder of a retrieval run's model: matching encoders, aggregators and similarity."""
+"""Builder of a run's model: matching encoders, aggregators and similarity."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ class Parts:
     """Builds the parts of a run's model; every call creates a new part with separate weights.
 
     Args:
-        run: names the aggregators, the similarity, the objective and the regularisers.
-        visual: creates the visual encoder, with published weights if it has them.
-        text: creates the text encoder, with published weights if it has them.
+        run: names the aggregators, the cross-modal encoder, the similarity, the objective and the regularisers.
+        visual: creates the visual encoder.
+        text: creates the text encoder.
     """
 
     def __init__(self, run: Run, *, visual: Callable[[], Encoder], text: Callable[[], Encoder]) -> None:
@@ -76,7 +76,7 @@ class Parts:
 
     @classmethod
     def of(cls, run: Run, assets: Mapping[str, Any], *, pretrained: bool) -> Parts:
-        """Return the parts of a run with its encoders' assets, and with published weights if `pretrained`."""
+        """Return the parts of a run with its encoders' assets and adaptation, and published weights if `pretrained`."""
 
         def encoder(spec: str, side: str) -> Encoder:
             built = ENCODERS.build(named_encoder(spec, side), assets[side])

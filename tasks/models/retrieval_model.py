@@ -24,14 +24,14 @@ from polypool.tasks.similarities.vectors import (
     mean_vector,
 )
 
-# Pairs of the samples' numbers `(B,)` and their batch: this worker's share. Every worker has equally many, and all
-# workers' together hold every sample, in any order.
+# This worker's share of a split: pairs of sample indices `(B,)` and their batch. Every worker has equally many pairs;
+# together they hold every sample, in any order.
 Batches = Iterable[tuple[Tensor, Batch]]
 
-# What a batch logs: the standard deviation of its scores, and the variance of its embeddings.
+# Logged terms of a batch: the standard deviation of its scores, and the variance of its embeddings.
 DEVIATION, VISUAL_VARIANCE, TEXT_VARIANCE = "score_deviation", "visual_variance", "text_variance"
 
-# Prefixes of what a model learns for its loss alone: its scores do not depend on it, so a file may lack it.
+# Prefixes of parameters that only the loss uses; scores do not depend on them, so a model file may lack them.
 TRAINING_ONLY = ("objective.", "regularisers.")
 
 
@@ -42,8 +42,8 @@ class Scored(NamedTuple):
         sim_VT: scores of every image or video with every caption, `(V, T)`, in at least float32.
         item_V: the index of each row's image or video in its split; duplicates are repeated.
         row_T: the row that each column was drawn with.
-        visual: embeddings of the rows; None if embeddings depend on the pair.
-        text: embeddings of the columns; None if embeddings depend on the pair.
+        visual: embeddings of the rows; None without `has_embeddings`.
+        text: embeddings of the columns; None without `has_embeddings`.
     """
 
     sim_VT: Tensor
@@ -95,7 +95,7 @@ class RetrievalModel(nn.Module, ABC):
     regularisers: Any
     """`nn.ModuleList` of `Regulariser`s."""
     has_embeddings: bool = False
-    """Whether `score_encoded` returns the embeddings of each modality alone, which regularisers need."""
+    """Whether `score_encoded` returns separate embeddings of each modality, which regularisers need."""
     looks_at_pairs: bool = False
     """Whether every pair needs a forward pass; `scorer` then returns a `tasks.scoring.scores.PairsScore`."""
 

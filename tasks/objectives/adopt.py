@@ -116,8 +116,9 @@ class AdoptK(Miner):
     Args:
         scale: exponent of the code's rule.
         rule: with N candidates and `a` the mean score of pairs, `code`: K = trunc(N cos((a + u)^scale)) + 1, where u is
-            the mean of exp(-score), positives counted as 1; `paper`: K = floor(N cos((a + u) pi / 4)), where u is the
-            logarithm of the mean of exp(score) (equation 6). K is clamped to [1, N - 1].
+            the mean of exp(-score), positives counted as 1, and a negative a + u counts as 0; `paper`: K = floor(N
+            cos((a + u) pi / 4)), where u is the logarithm of the mean of exp(score) (equation 6). K is clamped to
+            [1, N - 1].
     """
 
     def __init__(self, *, scale: float = 1.25, rule: str = "code") -> None:

@@ -33,7 +33,7 @@ class InfoNCE(Objective):
     decay scalars.
 
     Args:
-        temperature: divides the scores; the initial value of a learned one, then at least 0.01.
+        temperature: divides the scores; if learned, this is its initial value, at least 0.01.
         learned: train the temperature.
         negatives: the miner of a pair's competitors: `all`, `hard(k=5)`, `semi_hard`, `adopt_k`.
         margin: added to the scores of negatives.

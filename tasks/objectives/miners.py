@@ -22,8 +22,8 @@ class BatchScores:
         negative_VT: candidate scores, the dtype's lowest number at positives, from `pairs_and_negatives`.
         row_T: the row of each text.
         positive_VT: True where a row and a column match.
-        sim_VT: the model's scores. An objective with a temperature has divided the others by it, which preserves their
-            order.
+        sim_VT: the model's scores, without gradient. An objective with a temperature has divided the others by it,
+            which preserves their order.
     """
 
     pair_T: Tensor

@@ -17,7 +17,7 @@ class Regulariser(nn.Module, ABC):
     """A loss term on embeddings instead of scores; a model may have several.
 
     Like an objective, it sees the global batch on every worker, outside autocast and in at least float32. Learned
-    values are `nn.Parameter`s, named `regularisers.<place>.<name>` in the model. Models without separate embeddings of
+    values are `nn.Parameter`s, named `regularisers.<index>.<name>` in the model. Models without separate embeddings of
     each modality do not support regularisers.
 
     Args:

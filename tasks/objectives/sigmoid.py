@@ -57,7 +57,7 @@ class PseudoPositiveMatching(Objective):
     code.
 
     The logit of a pair is scale * score + bias, both learned; the score of `csd` is the negative distance. The loss is
-    twice the mean binary cross-entropy over the whole matrix, plus `pseudo` times that for two matrices of
+    twice the mean binary cross-entropy over the whole matrix, plus `pseudo` times the mean for each of two matrices of
     pseudo-labels: for each image, and for each text, all entries with at least the score of a match are positive. So
     unannotated matches, which the model finds similar, are pushed away less.
 
@@ -67,8 +67,8 @@ class PseudoPositiveMatching(Objective):
     refers. Omitted are mixed samples (MSDA) and the code's smoothed labels. The paper's third term, the divergence from
     N(0, I), is the regulariser `vib`.
 
-    For an untrained model half of a batch scores as high as the matches; there a lower `pseudo` than the paper's, whose
-    models start from CLIP, can train better.
+    For an untrained model half of a batch scores as high as the matches; such a model can train better with a lower
+    `pseudo` than the paper's, whose models start from CLIP.
 
     Scale, bias, and the mean number of pseudo-positives of an image or text (`pseudo_positives`) are logged.
 

@@ -58,7 +58,7 @@ class Triplet(Objective):
         return self.margin
 
     def mining(self, epoch: float) -> Miner:
-        """Return the miner for a time of training."""
+        """Return the miner for an epoch: all negatives during the warm-up."""
         return self.first if epoch < self.warmup_epochs else self.miner
 
     def _cost(self, pair_T: Tensor, chosen: MinedNegatives) -> Tensor:

@@ -4,15 +4,15 @@ VQA's rule is made for ten answers a question:
 
     accuracy of a question = mean over its human answers of min(1, how many of the others equal the prediction / 3)
 
-Three of the others suffice, however many there are, so it holds for more than ten answers, too. With fewer it
+Three of the others suffice, however many there are, so the rule holds for more than ten answers, too. With fewer it
 misleads: the best possible accuracy of a question with one answer is 0, with two 33 %, with three 67 %. Such questions
-are scored by the share of their answers that equal the prediction: 1 or 0 where there is one.
+are scored by the share of their answers that equal the prediction: 1 or 0 for a single answer.
 
 The rules differ in how answers are normalised:
-- 2021: all are trimmed; where the human answers of a question are then all the same, prediction and answers are
-  compared as they are, otherwise both are normalised. (So `Yes!` is wrong where all ten answers are `yes`.)
-- 2017: predictions are always normalised; of human answers punctuation is removed, where they are not all the same.
-  (So `the cat` is wrong even where the answers are `the cat`.)
+- 2021: all are trimmed; if the human answers of a question are then all the same, prediction and answers are
+  compared without normalisation, otherwise both are normalised. (So `Yes!` is wrong if all ten answers are `yes`.)
+- 2017: predictions are always normalised; human answers only lose their punctuation, if they are not all the same.
+  (So `the cat` is wrong even if the answers are `the cat`.)
 - exact matches: all are normalised, as in the vocabulary of answers.
 
 Source: Antol et al., "VQA: visual question answering", ICCV 2015, and its evaluation code.
@@ -34,7 +34,7 @@ _PUNCTUATION = ';/[]"{}()=+\\_-><@`,?!'
 _ANY_PUNCTUATION = re.compile(f"[{re.escape(_PUNCTUATION)}]")
 _DIGITS_AND_COMMA = re.compile(r"\d,\d")
 _PERIOD = re.compile(r"\.(?!\d)")
-_PERIODS = 32  # so many are removed at most: the official code hands a flag over as the count
+_PERIODS = 32  # maximum number removed: the official code passes a flag of `re` as the count
 _DIGITS = "zero one two three four five six seven eight nine ten"
 _NUMBERS = {"none": "0"} | {word: str(number) for number, word in enumerate(_DIGITS.split())}
 _ARTICLES = {"a", "an", "the"}
@@ -51,10 +51,8 @@ _CONTRACTED = {
 }
 VQA_RULE, EXACT_MATCH = PROTOCOLS = ("vqa", "exact-match")
 """The protocols: VQA's accuracy, for ten answers a question or more, and the share of exact matches."""
-ENOUGH = 10  # answers of a question, for VQA's rule
-_FEWER = (
-    0.01  # the share of a corpus's questions that may have fewer, since ingest leaves damaged answers out
-)
+ENOUGH = 10  # minimum answers of a question for VQA's rule
+_FEWER = 0.01  # maximum share of a corpus's questions with fewer, because ingest omits damaged answers
 _CACHED = 1 << 18  # answers; VQA 2.0 has about as many different ones
 
 
@@ -83,8 +81,8 @@ def trim(answer: str) -> str:
 def without_punctuation(answer: str) -> str:
     """Return the answer without punctuation: the first step.
 
-    A mark is deleted where it stands next to a space somewhere in the answer, and every mark is where a comma stands
-    between digits; otherwise it becomes a space. Periods are deleted unless a digit follows.
+    All occurrences of a mark are deleted if one of them is next to a space, and all marks are deleted if the answer has
+    a comma between digits; other marks become spaces. Periods are deleted unless a digit follows.
     """
     if _ANY_PUNCTUATION.search(answer):
         everywhere, becomes = _DIGITS_AND_COMMA.search(answer), {}
@@ -132,7 +130,11 @@ _NOT_IN_NAMES = re.compile(r"[^\w \-.:/]")
 
 @dataclass(frozen=True, kw_only=True)
 class _Rule:
-    """Normalisation of answers: `human` for human answers if people differ, `alike` and `guess` if they agree."""
+    """Normalisation of answers.
+
+    People agree if their answers are equal after `alike`. These are then compared with the prediction after `guess`;
+    otherwise human answers after `human` are compared with the normalised prediction.
+    """
 
     alike: Callable[[str], str]
     guess: Callable[[str], str]

@@ -1,8 +1,8 @@
 """Evaluation of answers to the questions of a split: metrics, baselines, per-question results, examples.
 
-Chance is the accuracy without the image of the most frequent answer to a question's type (Antol et al., "VQA: visual
-question answering", ICCV 2015: the prior per question type); here the type is the first two words, which needs no
-annotation.
+The chance level is the accuracy of the most frequent training answer to a question's type, without the image (Antol et
+al., "VQA: visual question answering", ICCV 2015: the prior per question type); here the type is the first two words,
+which needs no annotation.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from polypool.tasks.questions.vocabulary import AnswerVocabulary
 from polypool.tasks.questions.vqa_model import best_answers
 from polypool.tasks.scoring.examples import choose
 
-VERSION = 1  # of the protocols; raised whenever the same answers would get another accuracy
+VERSION = 1  # of the protocols; incremented whenever the same answers would get another accuracy
 ACCURACY = Metric(name="accuracy", best=100.0, unit="%")
 _IN_TABLES = ("yes_no", "number", "other", "accuracy_2017", "prior_accuracy")
 _EXAMPLES = 40  # on the page
@@ -71,11 +71,11 @@ class AnswerExample:
         id: of the question.
         question: its text.
         kind: its type, such as "what color".
-        answers: what people answered; empty if unknown.
+        answers: the human answers; empty if unknown.
         prediction: the model's answer.
         confidence: its probability, 0 to 1.
         accuracy: by the protocol, 0 to 1; None if no answers are known.
-        image: that the question is about.
+        image: the image of the question.
     """
 
     id: str
@@ -94,9 +94,9 @@ class AnswerExamples(PictureRecord):
 
     Attributes:
         split: its name.
-        questions: how many it has.
-        accuracy: of all, in per cent; None if no answers are known.
-        examples: those to look at.
+        questions: number of questions in the split.
+        accuracy: mean over the split, in per cent; None if no answers are known.
+        examples: the questions to show.
     """
 
     split: str
@@ -110,7 +110,7 @@ class Report:
 
     Args:
         corpus: of questions and images.
-        split: whose questions are answered, all of them, in order.
+        split: the split; all its questions are answered, in order.
         vocabulary: the candidate answers.
         protocol: `vqa` or `exact-match`.
 
@@ -256,7 +256,7 @@ def results_file(ids: Sequence[str], answers: Sequence[str]) -> bytes:
     """Return the file for VQA's evaluation server: `[{"question_id": 1, "answer": "yes"}, ...]`.
 
     Args:
-        ids: of the questions of a whole split, in order; those that are no whole numbers stay text.
+        ids: of the questions of a whole split, in order; ids that are not whole numbers stay text.
         answers: one for each.
     """
     numbers = (int(id) if id.isascii() and id.isdecimal() else id for id in ids)

@@ -21,8 +21,8 @@ from polypool.infra.ragged import ragged
 from polypool.tasks.datasets.corpus import Question, QuestionCorpus
 from polypool.tasks.questions.accuracy import EXACT_MATCH, vocabulary_answer
 
-# The splits whose answers may be targets; in a corpus, `test` is the official validation split, and `val` a part of
-# the official training split.
+# The splits of a corpus whose answers become classes, by name; in a corpus of VQA 2.0, `test` is the official
+# validation split, and `val` a part of the official training split.
 ANSWERS = {"train+val": ("train", "val", "test"), "train": ("train",)}
 TARGETS = ("soft", "hard")
 _SCORES = np.array([0, 0.3, 0.6, 0.9, 1], np.float32)  # target of an answer of 0, 1, 2, 3, 4 or more people
@@ -62,7 +62,7 @@ class AnswerVocabulary:
             min_count: 9 gives the usual 3,129 answers for VQA 2.0's train and val.
 
         Raises:
-            InputError: no answer comes so often.
+            InputError: `min_count` is below 1, or no answer is that frequent.
         """
         if min_count < 1:
             raise InputError(f"min_count={min_count}: expected 1 or more")
@@ -101,7 +101,7 @@ class AnswerVocabulary:
         return self.share_targets(answers) if protocol == EXACT_MATCH else self.soft_targets(answers)
 
     def soft_targets(self, answers: Sequence[Sequence[str]]) -> AnswerTargets:
-        """Return targets of 0.3, 0.6, 0.9 or 1 for answers given by one, two, three or more people.
+        """Return targets of 0.3, 0.6 and 0.9 for answers given by one, two and three people, 1 for more people.
 
         Only raw answers that are literally in the vocabulary count; a question may have no target above 0.
 

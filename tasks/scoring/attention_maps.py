@@ -233,8 +233,8 @@ def attention_examples(
         model: a trained one.
         pairs: whose elements' weights are computed, the same on every worker.
         split: its name.
-        items: its images or videos, or its questions, by the pairs' numbers.
-        nearest: the nearest captions of an item's vectors, by its number; see `nearest_captions`.
+        items: the split's images or videos, or its questions; `Pair.item` is an index into them.
+        nearest: returns the nearest captions of an item's vectors, by its index; see `nearest_captions`.
     """
     boxes, seconds = column_of(inputs.store, BOXES), column_of(inputs.store, SECONDS)
     texts, examples = inputs.texts(split), []

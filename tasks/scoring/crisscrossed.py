@@ -2,11 +2,11 @@
 
 Four directions, each over the whole split: images to captions (`i2t`) and back (`t2i`), captions to captions (`t2t`),
 images to images (`i2i`). Right answers are COCO's pairs and highly rated pairs: caption-image and caption-caption pairs
-from 3.0, image-image pairs from 2.5, in either order. All captions of one image are right answers of each other. As
-everywhere, the rank is that for the best right answer.
+from 3.0, image-image pairs from 2.5, in either order. All captions of one image are right answers of each other. The
+rank of a query is the rank of its best right answer.
 
-A query is excluded from its own gallery: VSE-infinity includes it with a score of 0, which gives the same ranks unless
-the best right answer scores below 0. Queries without a right answer are skipped and counted.
+Within a modality, a query is excluded from its own gallery: VSE-infinity includes it with a score of 0, which gives the
+same ranks unless the best right answer scores below 0. Queries without a right answer are skipped and counted.
 
 Source: Parekh et al., EACL 2021; Chen et al., "Learning the best pooling strategy" (VSE-infinity), CVPR 2021, table 5.
 """
@@ -58,7 +58,8 @@ class CrisscrossedResult:
     """Result of `evaluate_crisscrossed`.
 
     Attributes:
-        metrics: `i2t/R1`, ..., `i2i/skipped` by direction, and `rsum` over image-caption directions.
+        metrics: `i2t/R1`, ..., `i2i/skipped` by direction, `rsum` over image-caption directions, and the numbers of
+            `ties` and `unknown_ratings`.
         rank_Q: by direction, the 0-based rank of each query's best right answer; NaN without one.
         recalls: by `i2t/R1` and so on, the recall of each query, from 0 to 1; NaN without a right answer.
         chance: expected values of `i2t/R1`, ..., `rsum` for random scores.
@@ -82,7 +83,7 @@ def right_answers(
         owner_T: the image of each caption, in the images' order.
 
     Raises:
-        InputError: no rating is about this split.
+        InputError: no rating of one of the three kinds is about this split.
     """
     images, captions = ({id: at for at, id in enumerate(ids)} for ids in (image_ids, caption_ids))
     sits_2P, no_sits = _places(ratings.sits, captions, images, least=SITS)

@@ -182,8 +182,8 @@ def find_examples(
 ) -> tuple[list[RetrievalExample], list[RetrievalExample]]:
     """Return up to `count` queries by caption, and as many by item.
 
-    Half of them are right: the first ranked result was right. Results are from the whole split, one row or column of
-    scores at a time. Every worker makes the same calls of the score.
+    Half of them have a right answer as their first result, if there are enough. Results are from the whole split, one
+    row or column of scores at a time. Every worker makes the same calls of the score.
 
     Args:
         score: of blocks of the split.

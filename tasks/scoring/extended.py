@@ -1,6 +1,6 @@
 """Retrieval by the right answers of ECCV Caption: mAP@R, R-Precision and R@1, each image to captions and back.
 
-ECCV Caption says for some images and some captions of a split which answers are right, whatever COCO says; these are
+ECCV Caption lists the right answers of some images and some captions of a split, independently of COCO's; these are
 the queries, and the whole split is their gallery. R, the number of a query's right answers, includes answers outside
 the split (two of the released ones), as in the authors' evaluator. With h(r) right answers among a query's first r
 results,
@@ -66,7 +66,7 @@ def _precision(
     k = min(int(total_Q.max()), score_QG.shape[1])
     best_QK = score_QG.topk(k, dim=1).values
     right_QP = _right_scores(score_QG, positives, start)
-    # what is above, and level with, each of the K best, among all and among right answers
+    # numbers of answers, and of right answers, above each of the K best scores and equal to it
     above_QK, level_QK = _above_and_level(best_QK, best_QK)
     last_Q1 = best_QK[:, -1:]
     level_QK = torch.where(best_QK == last_Q1, (score_QG == last_Q1).sum(dim=1, keepdim=True), level_QK)
@@ -171,7 +171,7 @@ class ExtendedResult:
     Attributes:
         metrics: `i2t/map_at_r`, `i2t/r_precision`, `i2t/R1`, the same for `t2i`, and `map_at_r`, in per cent; by
             direction the numbers of `queries`, of queries whose first result is wrong by COCO (`coco_errors`), and of
-            these, right by ECCV Caption (`false_negatives`).
+            these, right by ECCV Caption (`false_negatives`); `ties`, the number of queries that ties affect.
         of_query: by direction and name, such as `i2t_map_at_r`, the score of each image or caption of the split, from 0
             to 1; NaN for non-queries.
         rank_Q: by direction, the 0-based rank of each best right answer; NaN for non-queries.
@@ -246,7 +246,7 @@ def evaluate_extended(score: Score, of: Mapping[str, Queries]) -> ExtendedResult
     """Score the queries of both directions against their whole galleries.
 
     Args:
-        score: of blocks of the split; each score is computed once.
+        score: of blocks of the split; each block is computed once. A `PairsScore` computes only the queries' scores.
         of: queries and right answers, by direction.
 
     Raises:
@@ -296,7 +296,7 @@ def evaluate_extended(score: Score, of: Mapping[str, Queries]) -> ExtendedResult
 def _scores(score: Score, i2t: Queries, t2i: Queries) -> tuple[Tensor, Tensor]:
     """Return the scores of each direction's queries with their gallery, a row per query."""
     images, captions = len(i2t.own), i2t.own.gallery
-    if isinstance(score, PairsScore):  # scores that are not needed would be most of the work
+    if isinstance(score, PairsScore):  # most scores are of no query, and expensive
         return (
             score.of_all(i2t.query_A, np.arange(captions)),
             score.of_all(np.arange(images), t2i.query_A).T.contiguous(),

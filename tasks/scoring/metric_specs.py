@@ -12,7 +12,7 @@ from polypool.tasks.scoring.metrics import KS
 
 RSUM = Metric(name="rsum", best=600.0)  # the sum of six recalls: at 1, 5 and 10, in both directions
 MAP_AT_R = Metric(name="map_at_r", best=100.0, unit="%")  # the mean of mAP@R over both directions
-# What each direction is judged by where queries have many right answers (`polypool.tasks.scoring.extended`).
+# Metrics of each direction for queries with many right answers (`polypool.tasks.scoring.extended`).
 EXTENDED = ("map_at_r", "r_precision", "R1")
 
 

@@ -1,8 +1,8 @@
 """Ranks, recall and chance level of retrieval, from scores that need not be in memory as a whole.
 
-A query may have several right answers; its rank is that for the best one, as in SCAN, VSE++ and VSE-infinity. Unlike
-there, ties are resolved by a rule instead of the order of an unstable sort, and NaN scores are an error instead of a
-first rank.
+A query may have several right answers; its rank is that of the best one, as in SCAN, VSE++ and VSE-infinity. Unlike in
+their codes, ties are resolved by a rule instead of the order of an unstable sort, and NaN scores are an error instead
+of a first rank.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from polypool.infra.process.progress import Progress
 from polypool.tasks.adapter import Score
 
 KS = (1, 5, 10)
-# Rows and columns that are scored at once: products of matrices are no slower than of the whole, and take 8 MB.
+# Rows and columns scored at once, 8 MB: the matrix products take no longer in total than one for the whole matrix.
 TILE = (1024, 2048)
 # Scores of a tile that are counted at once: 1 MB, which stays in a processor's cache for both directions.
 COUNTED = 1 << 18
-# Bytes of tiles that are kept until they are counted; those of COCO's 5,000 images and 25,000 captions are 180 MB.
+# Bytes of tiles that are kept until they are counted; for COCO's 5,000 images and 25,000 captions they are 180 MB.
 CACHED = 1 << 30
 
 
@@ -268,7 +268,7 @@ def _split_right(
             "check the features and the checkpoint: a diverged model scores like this"
         )
     place = tuple(torch.from_numpy(place_P).to(score_RC.device) for place_P in (row_P, column_P))
-    # out of place: a score may hand out what it keeps
+    # out of place: a score function may return a view of its cache
     return score_RC.index_put(place, score_RC.new_tensor(torch.nan)), score_RC[place]
 
 
@@ -331,7 +331,7 @@ def recall(ranks: Ranks, *, ks: Sequence[int] = KS, floor_median: bool = True) -
 
     Args:
         ranks: of all queries.
-        ks: where recall is cut.
+        ks: cut-off ranks of recall.
         floor_median: round the median rank down, as VSE++ and its followers do; HGR does not.
 
     Returns:

@@ -135,7 +135,7 @@ class ScoringProtocol:
             )
 
 
-# Stands before K in the name of a protocol that compares K vectors of each set, `coco-5k-vectors4`.
+# Precedes K in the name of a protocol that compares K vectors of each set, such as `coco-5k-vectors4`.
 VECTORS = "-vectors"
 
 PROTOCOLS: dict[str, ScoringProtocol] = {
@@ -274,7 +274,7 @@ def check_model(protocol: ScoringProtocol, *, looks_at_pairs: bool) -> None:
 def is_for_test(name: str) -> bool:
     """Whether a protocol with this name is for the test split."""
     if _base_and_rescoring(name)[0].partition(VECTORS)[0] not in PROTOCOLS:
-        return False  # without the search for a name that is near, of which there may be thousands
+        return False  # skip the slow search for similar names in `unknown`: there may be thousands of names
     try:
         return protocol_named(name).split == "test"
     except InputError:

@@ -19,15 +19,15 @@ from polypool.infra.fields import from_plain
 from polypool.tasks.adapter import Metric, QueryMetric
 
 TAG = "metrics."
-# Prefix of a split's name: the number of its samples that were left out, among a run's data.
+# Prefix of the name of a split in `TaskAdapter.describe`: the number of its samples that were left out.
 LEFT_OUT = "left_out_"
 ORIGIN = "_origin"
-"""Ends the name of the tag with the origin of a feature store, see `polypool.infra.store.manifest.Manifest.origin`."""
+"""Suffix of the tag with the origin of a feature store, see `polypool.infra.store.manifest.Manifest.origin`."""
 VERSION_TAG = "protocol_version."
 TRAINED_ON = "trained_on"
 """Tag of a run with scores on other data than its training data: the name of the training data set."""
 FOLDER = "metrics"  # artifact folder of the descriptions of metrics
-QUERIES = "per_query"  # that of the results of single queries
+QUERIES = "per_query"  # artifact folder of per-query results
 _DIGEST = "sha256:"
 
 
@@ -123,7 +123,7 @@ def _plain(record: Any) -> dict[str, Any]:
 def _read(kind: Any, text: str | bytes, *, where: str) -> Any:
     try:
         values = json.loads(text)
-    except (ValueError, RecursionError) as error:  # ValueError alone: a number of over 4,300 digits
+    except (ValueError, RecursionError) as error:  # not only JSONDecodeError: numbers of over 4,300 digits
         raise InputError(
             f"{where} is no JSON: {error}; score the run again with `polypool evaluate`"
         ) from None

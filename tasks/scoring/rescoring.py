@@ -10,8 +10,8 @@ With s the score of query q and gallery item g, of one direction:
   bank of training queries b, if the best item of q is among the k best of a query in the bank, otherwise s(q, g).
   Bogolin et al., "Cross modal retrieval with querybank normalisation", CVPR 2022; B = 20 and k = 1 as in their code.
 
-Computed in float64, one block of queries at a time, with each score computed twice. For `qbnorm` the logarithm is
-ranked, which has the same order.
+Computed in float64, one block of queries at a time. Per direction, each score is computed twice for `dsl` and once for
+`qbnorm`. For `qbnorm` the logarithm is ranked, which has the same order.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def rank_rescored(score: Score, of_items: Positives, *, bank: QueryBank | None =
         bank: training queries for querybank normalisation; None for dual softmax.
 
     Raises:
-        InputError: a score is NaN or infinite.
+        InputError: a score is NaN or, for dual softmax and in a bank, infinite.
     """
     of_captions = of_items.transposed()
     sides = ((score, of_items), (transposed(score), of_captions))

@@ -110,8 +110,8 @@ class _Mean:
 def mean_score(scores: Sequence[Score]) -> Score:
     """Return the score function of an ensemble: the mean of its members' scores, in at least float32.
 
-    A single score is returned unchanged. The ensemble supports within-modality scores and single pairs if all members
-    do.
+    A single score is returned unchanged. The ensemble supports within-modality scores, or subsets of images and
+    captions, if all members do.
     """
     if len(scores) == 1:
         return scores[0]

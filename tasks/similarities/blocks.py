@@ -14,16 +14,16 @@ from torch.autograd.function import once_differentiable
 from polypool.infra.errors import InputError
 from polypool.tasks.similarities.similarity import Similarity
 
-# Takes `(q, K, L, g)` products, which it may overwrite, and which queries and which of the gallery these are; returns
-# `(q, g)` scores, differentiable.
+# Computes `(q, g)` scores, differentiably, from `(q, K, L, g)` products, which it may overwrite, and the slices of the
+# block's queries and gallery.
 Combine = Callable[[Tensor, slice, slice], Tensor]
 
-# Vectors of queries and of the gallery in a block: on a CPU a few MB, which stay in its cache.
+# Vectors of queries and of the gallery in a block: on a CPU the products are a few MB, which stay in its cache.
 VECTORS = {"cpu": (1024, 1024)}
 VECTORS_ELSEWHERE = (4096, 8192)
-# Times as many of the queries for one set of the gallery, as a search has it the other way round.
+# Factor on the queries of a block whose gallery is a single set, such as the text of a search for images.
 NARROW = 16
-# Products that wait for their gradient, 128 MB; where there are more, every block is computed a second time for it.
+# Maximum number of products saved for the backward pass, 128 MB; if there are more, it recomputes every block.
 STORED = 1 << 25
 
 
@@ -112,7 +112,7 @@ def _blocks(query_QKD: Tensor, gallery_GLD: Tensor) -> Iterator[tuple[slice, sli
 
 
 def _products(query_QKD: Tensor, gallery_LGD: Tensor, factor: float) -> Tensor:
-    """Return the products of all elements times the factor, `(q, K, L, g)`; of one set, q is innermost in memory."""
+    """Return the products of all elements times the factor, `(q, K, L, g)`; q is innermost in memory if g is 1."""
     query_VD, gallery_WD = query_QKD.flatten(0, 1), gallery_LGD.flatten(0, 1)
     scaled_VW = torch.addmm(query_VD.new_zeros(()), query_VD, gallery_WD.T, beta=0, alpha=factor)
     scaled_QKLG = scaled_VW.view(*query_QKD.shape[:2], *gallery_LGD.shape[:2])
@@ -127,7 +127,7 @@ def _slices(x_BKD: Tensor, vectors: int) -> Iterator[slice]:
 
 
 class SetSimilarity(Similarity):
-    """`(Q, K, D)` against `(G, L, D)`; an embedding `(Q, D)` is a set of one."""
+    """A similarity of sets, `(Q, K, D)` and `(G, L, D)`; an embedding `(Q, D)` is a set of one."""
 
     of_sets = True
     factor: float = 1.0

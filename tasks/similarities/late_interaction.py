@@ -18,16 +18,16 @@ from polypool.tasks.similarities.vectors import real_vectors, widened
 class MaxSim(Similarity):
     """The mean over elements of the maximum cosine with the other set, averaged over both directions.
 
-    `chamfer` for sets of different sizes: zero vectors are padding, so that a negative cosine never loses to one. An
-    empty set scores 0.
+    `chamfer` for sets of different sizes: zero vectors are padding, which is masked, so that it never exceeds a
+    negative cosine. An empty set scores 0.
 
     Sources: Yao et al., "FILIP", ICLR 2022, equations 4 and 5, whose loss uses a different direction for each retrieval
-    task, where here both use the mean; Khattab and Zaharia, "ColBERT", SIGIR 2020, equation 3, the sum over the query
-    only, for which `over=text` has the mean.
+    task; here both tasks use the mean of the directions. Khattab and Zaharia, "ColBERT", SIGIR 2020, equation 3, is a
+    sum over the query only; `over=text` is the mean over the text.
 
     Args:
-        over: modality whose elements the mean is over: `both`, `text` or `visual`. Two sets of the other modality are
-            compared in both directions.
+        over: modality over whose elements the mean is taken: `both`, `text` or `visual`. Two sets of the other modality
+            are compared in both directions.
     """
 
     of_sets = True
@@ -52,7 +52,7 @@ class MaxSim(Similarity):
         return real_BK / real_BK.sum(dim=1, keepdim=True).clamp(min=1).to(x_BKD.dtype)
 
     def _both_weights(self, *sets: tuple[Tensor, Tensor]) -> list[Tensor | None]:
-        """Return the weights of both sides; None for one that the mean is not over."""
+        """Return the weights of both sides; None for a side whose elements are not averaged."""
         every = self.over == "both" or self.over not in self.sides
         return [
             self.weights(x_BKD, real_BK, side) if every or side == self.over else None
@@ -90,9 +90,9 @@ class MaxSim(Similarity):
 class MeanMaxSim(MaxSim):
     """The mean over a text's elements of the maximum cosine with a video's, summed over the video's two levels.
 
-    For videos whose elements are of two levels in turn, such as those of the aggregator `video_colbert`. Two videos are
-    compared level by level, in both directions, and two texts in both directions. A single vector is of the first
-    level; an empty level scores 0.
+    For videos whose elements alternate between two levels, such as the output of the aggregator `video_colbert`. Two
+    videos are compared level by level, in both directions, and two texts in both directions. A single vector belongs to
+    the first level; an empty level scores 0.
 
     Source: Reddy et al., "Video-ColBERT", CVPR 2025. The public implementation that the aggregator follows compares
     unnormalised elements.
@@ -130,7 +130,7 @@ class WeightedTokenInteraction(MaxSim):
 
     Args:
         dim: width of the elements.
-        layers: linear maps of each MLP, from 1 to 3 as in the code.
+        layers: number of linear maps of each MLP; the code has 1 to 3.
     """
 
     takes_width = True

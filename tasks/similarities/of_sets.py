@@ -1,4 +1,4 @@
-"""Similarities of sets of equal size."""
+"""Similarities of sets without padding: all sets of one side have the same size."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ class Chamfer(SetSimilarity):
         return (cosine_QKLG.amax(dim=2).mean(dim=1) + cosine_QKLG.amax(dim=1).mean(dim=1)) / 2
 
 
-FAINT = -80.0  # logarithm of what float32 still holds with all its digits, with room for a sum
+FAINT = (
+    -80.0
+)  # logarithm of the smallest sum in full precision: float32 loses digits below -87, with a margin
 
 
 @SIMILARITIES.register("smooth_chamfer")
@@ -48,9 +50,9 @@ class SmoothChamfer(SetSimilarity):
     def combine(self, scaled_QKLG: Tensor) -> Tensor:
         """Return the mean of both directions, `(Q, G)`; `scaled_QKLG` is overwritten.
 
-        Shifted by the largest cosine of two sets, one exponential serves both directions, in fewer passes over memory
-        than `logsumexp`. Each element is shifted by its own largest cosine where alpha or the embeddings are so large
-        that the exponentials of an element could vanish, and on accelerators, where that check would synchronise.
+        The cosines are shifted by the largest one of the two sets, so that one exponential serves both directions, in
+        fewer passes over memory than `logsumexp`. If alpha or the embeddings are so large that the exponentials of an
+        element could vanish, and on accelerators, where that check would synchronise, `_apart` computes the scores.
         """
         top_QG = scaled_QKLG.detach().amax((1, 2))
         exp_QKLG = (scaled_QKLG - top_QG[:, None, None]).exp_()
@@ -61,7 +63,10 @@ class SmoothChamfer(SetSimilarity):
         return (rows_QKG.mean(dim=1) + columns_QLG.mean(dim=1)).add_(top_QG, alpha=2) / (2 * self.factor)
 
     def _apart(self, scaled_QKLG: Tensor) -> Tensor:
-        """Return the same; no exponential overflows, and never all of an element's vanish."""
+        """Compute the same scores with each element shifted by its own largest cosine.
+
+        No exponential overflows, and every element has at least one that does not vanish.
+        """
         top_QK1G, top_Q1LG = (scaled_QKLG.detach().amax(dim, keepdim=True) for dim in (2, 1))
         rows_QKG = (scaled_QKLG - top_QK1G).exp_().sum(dim=2).log().add_(top_QK1G.squeeze(2))
         columns_QLG = scaled_QKLG.sub_(top_Q1LG).exp_().sum(dim=1).log().add_(top_Q1LG.squeeze(1))
@@ -76,7 +81,9 @@ class MIL(SetSimilarity):
         return cosine_QKLG.amax(dim=2).amax(dim=1)
 
 
-LARGEST = 8  # sets that are assigned one to one; a step visits 2^LARGEST subsets
+LARGEST = (
+    8  # elements of a set that is assigned one to one: the dynamic program visits up to 2^LARGEST subsets
+)
 
 
 @SIMILARITIES.register("max_match")
@@ -87,8 +94,8 @@ class MaxMatch(SetSimilarity):
     once; elements of the larger set that are left over do not count. The gradient goes to the assigned pairs.
 
     The authors have published no code. Deviations: `exponential` follows others' code of the method, and the assignment
-    then maximises the sum of exponentials, not of cosines; the paper ranks by the highest pairs, and here the
-    assignment ranks too.
+    then maximises the sum of exponentials, not of cosines; the paper ranks by the highest pairs, here the score of the
+    assignment is also used for ranking.
 
     Args:
         exponential: score an assigned pair by exp(cosine) - 1.

@@ -29,7 +29,7 @@ class Similarity(nn.Module, ABC):
     of_distributions: bool = False
     """Whether embeddings must be Gaussians `(B, 2, D)`, mean and log-variance; then `of_sets` is False."""
     symmetric: bool = True
-    """Whether the score is independent of the sides; `between` then returns the similarity itself."""
+    """Whether the score is independent of the sides; callers then need no `between`."""
     takes_width: bool = False
     """Whether the constructor takes the width of the embeddings first."""
 
@@ -98,8 +98,8 @@ class ClosedFormSampledDistance(Similarity):
     used for ranking: of equally near items the more certain one is first.
 
     The distance is computed from a product of the means and a number for each row and column, in at least float32. The
-    variances, which may be large compared with differences of distances, are added last, so the error is relative to
-    the largest term of a score, 1e-7.
+    variances, which may be large compared with differences of distances, are added last, so the error is 1e-7 relative
+    to the largest term of a score.
     """
 
     of_sets = False

@@ -1,1 +1,1 @@
-"""Sorted sums in C and in Triton, for devices on which torch's sort is slow."""
+"""Sorted sums and a narrow GRU in C and in Triton, because torch's operations are slow for them."""

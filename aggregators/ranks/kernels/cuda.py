@@ -148,7 +148,7 @@ def _launch(kernel: Any, x_BND: Tensor, mask_BN: Tensor, *more: Tensor, **option
 HIDDEN = (16, 32, 64)
 """Widths of the states that `SharedGRU` supports."""
 ROWS = 16
-"""Sets per program, the least of a matrix product."""
+"""Sets per program, the minimum number of rows of `tl.dot`."""
 
 
 @triton.jit

@@ -40,12 +40,12 @@ SMALL = 1 << 16
 LARGEST = 1 << 16
 """Largest set size to sort: the sorting network then takes 35 MB per thread."""
 SMALLEST = 4
-"""Fewest channels to sort: it processes 8 or 16 at once, and takes equally long for one, where torch is faster."""
+"""Fewest channels to sort: the network processes 8 or 16 at once; for fewer than 4, torch is faster."""
 
 
 @lru_cache
 def library(dtype: torch.dtype) -> ctypes.CDLL | None:
-    """Load the library for float32 or float64; None if it cannot be compiled."""
+    """Load the library for float32 or float64; None for other types, or if it cannot be compiled."""
     compiler = shlex.split(os.environ.get("CC", "cc"))
     if dtype not in TYPES or not compiler or not shutil.which(compiler[0]):
         return None
@@ -135,8 +135,8 @@ class SortedSum(torch.autograd.Function):
 class SortDescending(torch.autograd.Function):
     """`(x_BND, mask_BN)` -> `(B, N, D)`: values in descending order, then zeros.
 
-    The sorted values are the gradient of a sum's weights, and the gradient of sorting is a weighted sum: both share the
-    same kernels.
+    The sorted values are a weighted sum's gradient with respect to its weights, and the gradient of sorting is the one
+    with respect to the elements: both use the gradient kernel of the sum.
     """
 
     @staticmethod

@@ -22,7 +22,7 @@ class WeightAverage:
         decay: of late steps, such as 0.999; 0 disables the average.
 
     Attributes:
-        step: the next step t, counted on the device of the weights, so that a CUDA graph of the step counts on.
+        step: the next step t, a tensor on the device of the weights, so that a CUDA graph of the step increments it.
     """
 
     def __init__(self, model: nn.Module, *, decay: float) -> None:
@@ -58,7 +58,7 @@ class WeightAverage:
         return self._average
 
     def load(self, state: dict[str, Tensor]) -> None:
-        """Load a state; weights that it lacks, as in checkpoints without an average, are not changed."""
+        """Load a state; averages that it lacks, as in checkpoints without an average, become the model's weights."""
         for name, average in self._average.items():
             average.copy_(state.get(name, self._own[name]))
 

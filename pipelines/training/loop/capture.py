@@ -21,11 +21,11 @@ EAGER = 2
 Step = Callable[[Batch, Any], dict[str, Tensor]]
 """`step(batch, epoch)` updates the weights and returns scalars."""
 Record = Callable[[Callable[[], dict[str, Tensor]]], tuple[Callable[[], None], dict[str, Tensor]]]
-"""Captures a function without running it; returns what replays it, and the scalars that a replay overwrites."""
+"""Captures a function without running it; returns a function that replays it, and the scalars that a replay sets."""
 
 
 class Epoch:
-    """The epochs trained so far, during a capture. It supports comparisons alone, and records them.
+    """The number of epochs trained so far, during a capture; supports only ordering comparisons, and records them.
 
     The graph is valid for epochs with the same results.
     """
@@ -58,8 +58,9 @@ class Epoch:
 class CapturedSteps:
     """Runs training steps and replays a graph from the third step of each kind on.
 
-    Steps of one kind have the same batch shapes, the same `variant`, and the same results of comparisons with the
-    epoch. If a capture fails, a note says why, and all further steps run eagerly.
+    Steps of one kind have the same `variant` and the same shapes and dtypes of the batch. A kind has a graph for each
+    combination of results of comparisons with the epoch. If a capture fails, a note says why, and no further graphs are
+    captured.
 
     A graph repeats operations and no Python code. Values that change between steps, such as learning rates and the
     seeds of random numbers, must be tensors.

@@ -80,8 +80,8 @@ def longest_prefix(pairs: Iterable[tuple[str, float]], name: str, *, default: fl
 def lr_scale(optim: Optim, *, step: int, epoch_steps: int) -> float:
     """Return the factor on every learning rate at a step, counted from 0.
 
-    It is 1 before the warm-up, which starts after `warmup_start` epochs; the first of its N steps has 1 / N, the last
-    one 1. The schedule multiplies this factor.
+    It is the product of the schedule's factor and the warm-up's. The warm-up starts after `warmup_start` epochs: its
+    factor is 1 before, then rises from 1 / N to 1 in N steps.
     """
     warmed, steps = step - optim.warmup_start * epoch_steps, warmup_steps(optim, epoch_steps=epoch_steps)
     warmup = min(1.0, (warmed + 1) / steps) if steps and warmed >= 0 else 1.0

@@ -1,7 +1,7 @@
 """Precision of training steps: the meaning of `--optim.precision auto` on a device.
 
-On a CPU the choice depends on a product as wide as the model's, timed once per machine, instead of on the run's steps:
-all aggregators compared on one machine use the same precision, also when repeated.
+On a CPU the choice depends on the time of a product as wide as the model's, measured once per machine, instead of on
+the run's steps: all aggregators compared on one machine use the same precision, and so do repeated runs.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ def _linear(model: nn.Module) -> Iterator[nn.Linear]:
 
 
 def times_faster(rows: int, inputs: int, outputs: int) -> float:
-    """Return the speed-up of bfloat16 over float32 for a linear map and its gradients on this CPU.
+    """Return the speed-up of bfloat16 over float32 for a linear map and its weight gradient on this CPU.
 
-    Measured once per processor, torch version and number of threads.
+    Measured once per shape, processor, torch version and number of threads.
     """
     threads = torch.get_num_threads()
     named = "\0".join([*processor(), torch.__version__, str(threads)])

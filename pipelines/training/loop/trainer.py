@@ -283,7 +283,7 @@ class Trainer:
 
     def _draws(self, size: int) -> Draws:
         """Return the random draws of a step on this worker's part of a global batch."""
-        samples = size // world()  # as many on each worker
+        samples = size // world()  # equally many on each worker
         if self._draw_state is not None:
             self._draw_state.fill_(state_of(self.run.seed, self.step))
         return Draws(

@@ -1,13 +1,14 @@
 """Features in array files.
 
-- A folder of `.npy`, `.npz` or `.pth` files, one an image or video, named by its id; the id of `a/b.npy` is `a/b`. Or a
-  CSV file of their ids and paths, with the columns `id` and `path`.
+- A folder of `.npy`, `.npz` or `.pth` files, one per image or video, named by its id; the id of `a/b.npy` is `a/b`. Or
+  a CSV file of ids and paths, with the columns `id` and `path`.
 - An `.npy` file with a row for each image or video, and a file of their ids: `train_ids.txt` for `train_ims.npy`.
 - An `.npz` file with an array for each id.
 
 `polypool.tasks.datasets.features.Axes` turns an array into a set. In an `.npz` or `.pth` file of one image or video the
-array is named `features` or `x`, or is the only one; `num_bbox` or the number of boxes tells elements from width, which
-is the first axis in OpenVQA's and MCAN's files. D is the most frequent width.
+array is named `features` or `x`, or is the only one. In an `.npz` file, `num_bbox`, `num_boxes` or the number of boxes
+tells the axis of elements from the width, which is the first axis in OpenVQA's and MCAN's files. D is the most frequent
+width.
 
 An `.npz` of regions may have boxes in pixels, `bbox` or `boxes` `(N, 4)`, and the picture's size, `image_w` or
 `image_width` and `image_h` or `image_height`. If any of a sample of the files has them, boxes are stored as a column,
@@ -54,8 +55,8 @@ _COUNT, _BOX = ("num_bbox", "num_boxes"), ("bbox", "boxes")
 _BOXES = (_BOX, ("image_w", "image_width"), ("image_h", "image_height"))
 _WHAT, _ROWS = ".npy, .npz or .pth files", "an array of rows, each of an image or video"
 _SPLIT = re.compile(r"(train|trn|val|dev|testall|test|tst)([_.-]|$)")
-_FEW = 4  # files of splits
-_SAMPLE = 200  # files whose shapes say which width is usual, and whether there are boxes
+_FEW = 4  # at most this many files named after splits are taken for arrays of rows
+_SAMPLE = 200  # approximate number of files read to find the usual width, and whether there are boxes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,7 +179,11 @@ class Arrays(ArrayReader):
                 yield Features(id=entry.id, x_ND=x_ND, where=entry.where)
 
     def _of_rows(self, path: Path, pairs: list[tuple[str, Any]]) -> Iterator[Features | Skipped]:
-        """Yield the rows of an array under their ids; a repetition of the previous row is skipped."""
+        """Yield the rows of an array under their ids; an equal row that repeats the previous id is skipped.
+
+        Raises:
+            InputError: an unreadable file, or another number of ids than of rows.
+        """
         if path.suffix == ".npy":
             rows = map_array(path, what=_ROWS)
         elif isinstance(found := _load(path, key=self.key), str):
@@ -186,7 +191,7 @@ class Arrays(ArrayReader):
         else:
             rows = found.x
         is_list = [row for _, row in pairs] == [*range(len(pairs))]
-        if is_list and len(pairs) > len(rows):  # such as an id for each caption
+        if is_list and len(pairs) > len(rows):  # such as one id per caption
             pairs = [pair for n, pair in enumerate(pairs) if not n or pair[0] != pairs[n - 1][0]]
             pairs = [(id, row) for row, (id, _) in enumerate(pairs)]
         if is_list and len(pairs) != len(rows):
@@ -230,7 +235,7 @@ def _members(path: Path) -> list[_Entry]:
     if path.suffix in (".pkl", ".pickle"):
         raise InputError(f"{path}: {PICKLED}. {_advice(path)}")
     if path.suffix == ".npz":
-        with suppress(Exception):  # as in `_look`; `_load` says what is wrong
+        with suppress(Exception):  # `_load` reports what is wrong
             names = _archive(path).files
             if len(names) > 1 and _name(names, "") is None:
                 return [_Entry(where=f"{path.name}, {id}", id=id, path=path, key=id) for id in names]
@@ -267,7 +272,7 @@ def _name(names: Sequence[str], key: str) -> str | None:
 
 
 def _count(arrays: np.lib.npyio.NpzFile) -> int | None:
-    """Return the number of regions by an archive's `num_bbox` or boxes, or None."""
+    """Return the number of regions by an archive's `num_bbox`, `num_boxes` or boxes, or None."""
     found = _first_of(arrays, _COUNT)
     if found is not None and found.size == 1 and found.dtype.kind in "iu":
         return int(found.item())
@@ -281,12 +286,15 @@ def _several(names: Sequence[str]) -> str:
 
 
 def _load(path: Path, *, key: str) -> _Found | str:
-    """Return the content of the file of one image or video, or the reason for skipping it; nothing is unpickled."""
+    """Return the content of the file of one image or video, or the reason for skipping it.
+
+    No pickle is loaded, except by torch's restricted unpickler (`weights_only`).
+    """
     if not path.is_file():  # opening a pipe would wait for a writer
         return "no file, but a folder, a pipe, or a link that leads nowhere"
     try:
         if path.suffix in (".pt", ".pth"):
-            import torch  # which `ingest --help` does without
+            import torch  # slow, and `ingest --help` does not need it
 
             loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
         else:
@@ -301,7 +309,7 @@ def _load(path: Path, *, key: str) -> _Found | str:
             x = loaded
         if not isinstance(x, np.ndarray):
             x = (x.float() if str(x.dtype) == "torch.bfloat16" else x).numpy()
-    except Exception as error:  # damage raises what zip, its methods, torch, or numpy raise
+    except Exception as error:  # many types, from zip, decompression, torch or numpy
         return unreadable(path, error)
     if not x.ndim:
         return "no array, or one of a single number"

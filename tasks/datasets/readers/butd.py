@@ -1,8 +1,8 @@
 """Regions of bottom-up attention: TSV files of numbers in base64.
 
-A file has no header and one image a line: image id, width, height, number n of boxes, boxes (float32, n x 4), features
-(float32, n x D). The published files have 36 or 10 to 100 boxes an image, and some damaged rows and duplicate ids,
-which are skipped.
+A file has no header and one image per line: image id, width, height, number n of boxes, boxes (float32, n x 4),
+features (float32, n x D). The published files have 36 or 10 to 100 boxes per image, and some damaged rows and duplicate
+ids, which are skipped.
 
 Boxes become the column `boxes` of the store: left, top, right and bottom as fractions of the picture's sides.
 Unreadable boxes are stored as zeros, with a warning.

@@ -20,14 +20,14 @@ from polypool.tasks.datasets.splits import Published
 IMAGES = (".jpg", ".jpeg", ".png")
 VIDEOS = (".mp4", ".avi", ".webm", ".mkv", ".mov", ".m4v", ".mpg", ".mpeg", ".wmv", ".flv", ".3gp", ".gif")
 FRAMES = "/"
-"""What the path of a folder of frames ends in."""
+"""Suffix of the path of a folder of frames."""
 _NUMBER = re.compile(r"0*(\d+)$")
 
 
 class Listing:
     """Tests whether files are below a folder. Each subfolder is listed once, when a file in it is first looked up.
 
-    On a network disk, looking up 123,287 files one by one is slow, and so is listing a whole disk.
+    On a network disk, testing 123,287 files one by one is slow, and so is listing the whole disk.
 
     Args:
         folder: that relative paths start from.
@@ -78,7 +78,7 @@ class ImageFiles:
 def files_below(folder: Path) -> Iterator[str]:
     """Yield the paths of all files, relative to the folder.
 
-    Links are followed, but each folder is entered only once, so that a link to a parent folder ends.
+    Links are followed, but each folder is entered only once, so that a link to a parent folder causes no loop.
     """
     seen: set[tuple[int, int]] = set()
     for subfolder, below, names in os.walk(folder, followlinks=True):
@@ -110,8 +110,8 @@ def is_video(path: str) -> bool:
 def video_files(folder: Path) -> dict[str, str]:
     """Return the paths of videos below a folder, by stem and by path with `_` for `/`.
 
-    A folder of pictures below it is a video, too; its path ends in `/`. Of several videos with one stem, the one
-    nearest to the top comes first, then `.mp4`.
+    A subfolder of pictures is a video, too; its path ends in `/`. Of several videos with one stem, the one nearest to
+    the top is preferred, then the first suffix in `VIDEOS`.
 
     Raises:
         InputError: no video.
@@ -154,7 +154,7 @@ class VideoReader(Reader):
         settings: Mapping[str, Any] | None = None,
         published: Sequence[Published],
     ) -> Reading:
-        """Return the items, with `videos` only those with a file.
+        """Return the items; with `videos`, only items that have a file there.
 
         A video is `<id>.mp4`, has another suffix of `VIDEOS` or is a folder `<id>` of frames, at any depth in the
         folder, as in MSR-VTT's `TrainValVideo` and `TestVideo`. An id `a_b` may be the file `a/b.mp4`.

@@ -1,10 +1,10 @@
 """Features in HDF5 files, in four layouts.
 
 - A data set `(n, N, D)`, a row for each image or video.
-- A data set of vectors `(total, D)`: image i has the rows `pos_boxes[i, 0]` to before `pos_boxes[i, 1]`, as in adaptive
-  bottom-up features.
+- A data set of vectors `(total, D)`: image i has the rows from `pos_boxes[i, 0]` up to, but not including,
+  `pos_boxes[i, 1]`, as in adaptive bottom-up features.
 - A data set for each id; the id is its path in the file.
-- A group for each id, with the features in its data set `features`.
+- A group for each id, with the features in a data set such as `features`.
 
 The first four columns of a data set `spatial_features` are the left, top, right and bottom of each region as fractions
 of the picture's sides; they become the column `boxes`.
@@ -68,7 +68,7 @@ def data_sets(path: str | Path, *, what: str) -> Iterator[Data]:
     """
     path, found = existing(path, what=what), dict[str, h5py.Dataset]()
 
-    def keep(name: str, at: Any) -> None:  # is called for no link
+    def keep(name: str, at: Any) -> None:  # not called for links
         if isinstance(at, h5py.Dataset) and not (at.shape is None or at.external or at.is_virtual):
             found[name] = at
 
@@ -78,7 +78,7 @@ def data_sets(path: str | Path, *, what: str) -> Iterator[Data]:
             yield found
     except InputError:
         raise
-    except Exception as error:  # of many types, by where the damage is
+    except Exception as error:  # h5py raises many types, depending on the damage
         raise InputError(f"{path}: cannot be read as HDF5, it may be cut short: {error}") from error
 
 
@@ -194,7 +194,7 @@ def _layout(path: Path, data: Data, *, key: str, ids: Path | None, ids_key: str)
     """Return the layout of a file, from the options or guessed.
 
     Raises:
-        InputError: the layout cannot be guessed.
+        InputError: the file does not have `key`, or the layout cannot be guessed.
     """
     if key and key not in data:
         group = f"{key.strip('/')}/"
@@ -246,7 +246,10 @@ def _are_ids(data: h5py.Dataset) -> bool:
 
 
 def _ids_of(top: Data, count: int) -> str:
-    """Return the data set of the rows' ids: `image_ids`, or the one with as many ids (or named so, or of text)."""
+    """Return the data set of the rows' ids: `image_ids`, or the only one with `count` different ids; empty if unclear.
+
+    Of several such data sets, it is the only one named as ids, or else the only one of text.
+    """
     if _IDS in top:
         return _IDS
     fitting = [name for name, data in top.items() if _are_ids(data) and len(data) == count]
@@ -257,7 +260,7 @@ def _ids_of(top: Data, count: int) -> str:
 
 
 def _member(data: Data, group: str) -> str:
-    """Return the usual name of features that most groups have; empty if ids are no groups."""
+    """Return the name in `_MEMBERS` that most groups have; empty if no name does, as when ids are data sets."""
     names = [name.rpartition("/") for name in data if name.startswith(group)]
     groups = {above for above, _, _ in names}
     for member in _MEMBERS:
@@ -284,7 +287,7 @@ def _without_ids(path: Path, data: Data) -> InputError:
 def _rows(
     features: h5py.Dataset, boxes: h5py.Dataset | None, spans: np.ndarray | None
 ) -> Iterator[tuple[int, np.ndarray | None, np.ndarray | None]]:
-    """Yield the number of each row, its vectors (None for a span out of range), and its boxes (None without any)."""
+    """Yield the number of each row, its vectors (None for an invalid span), and its boxes (None without any)."""
 
     def between(start: int, stop: int) -> tuple[np.ndarray, np.ndarray | None]:
         return features[start:stop], None if boxes is None else boxes[start:stop][..., :4]
@@ -305,7 +308,7 @@ def _rows(
 
 
 def _positions(path: Path, data: Data) -> np.ndarray | None:
-    """Return the first and last (exclusive) vector of each image, `(n, 2)`; None if each row is an image."""
+    """Return the start and end (exclusive) of each image's vectors, `(n, 2)`; None if each row is an image."""
     if (spans := data.get(_POSITIONS)) is None:
         return None
     if spans.dtype.kind not in "iu" or spans.shape[1:] != (2,):

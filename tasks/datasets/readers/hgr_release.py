@@ -1,4 +1,4 @@
-"""HGR's release: captions, names of the splits and features, of MSR-VTT, VATEX, TGIF and others.
+"""HGR's release: captions, video names of each split, and features, of MSR-VTT, VATEX, TGIF and others.
 
 `ref_captions.json` is `{video: [sentence, ...]}`, sentences in lower case and split into words. `public_split/` has
 the names of each split in `{trn,val,tst}_names.npy`. Features are `ordered_feature/SA/<kind>/{trn,val,tst}_ft.hdf5`,
@@ -77,7 +77,7 @@ class HgrFeatures(FileReader):
     def read(self) -> Reading:
         """Return the sets of the videos of the lists: `(frames, D)` of SA, or `(1, D)` of MP.
 
-        A split that has no file is skipped; an array must have a row for each name.
+        A split without a file is skipped; an array must have a row for each name.
         """
         files = files_of(self.file, self.dir, pattern=_PATTERN, what=_FEATURES, deep=False)
         kind = "/".join(files[0].parent.parts[-2:])
@@ -157,7 +157,11 @@ def _frames(path: Path, names: dict[str, int]) -> Iterator[Features | Skipped]:
 
 
 def _means(path: Path, names: dict[str, int], *, rows: int) -> Iterator[Features | Skipped]:
-    """Yield the rows of an array, which must be as many as the names of the list."""
+    """Yield the row of each video in an array.
+
+    Raises:
+        InputError: not `rows` rows, the number of names in the list.
+    """
     x_MD = map_array(path, what="HGR's features of a split")
     if x_MD.ndim != 2 or len(x_MD) != rows:
         raise InputError(

@@ -49,8 +49,8 @@ class Karpathy(Reader):
         """Return the images of the file; images that are not in the folder and incomplete entries are skipped.
 
         The id is the `cocoid`, or the `imgid` if no image of the file has a `cocoid` (flagged if it is null). Features
-        and ratings refer to that id, so the two kinds of number are never mixed. The id of a caption is its `sentid`.
-        Paths are relative to `images`.
+        and ratings refer to that id, so one corpus never mixes the two. The id of a caption is its `sentid`, if all
+        captions of the image have one. Paths are relative to `images`.
         """
         if self.limit is not None and self.limit < 1:
             raise InputError(f"--limit must be at least 1, not {self.limit}")

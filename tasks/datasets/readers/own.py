@@ -125,16 +125,18 @@ class ColumnReader(DividedReader):
     def columns(self, names: Sequence[str], *, divided: bool) -> tuple[dict[str, str], list[str]]:
         """Return the columns of a table by their meaning, and notes on guessed and unread ones.
 
-        Meanings: `media` (paths of pictures or videos), `id` (of each, if not its path), `text` (captions or questions)
-        and `split`; with questions also `answer`, `question_id`, `label` (the most frequent answer), `question_type`
-        and `answer_type`.
+        Meanings: `media` (pictures or videos, or their paths), `id` (of each, if not its path), `text` (captions or
+        questions) and `split`; with questions also `answer`, `question_id`, `label` (the most frequent answer),
+        `question_type` and `answer_type`.
 
-        A table has questions if a column of questions or answers is given, or if it has no captions. Ids are guessed
-        only without a column of pictures or videos, or if questions hold their pictures: each repeats its picture.
+        A table has questions if a column of questions or answers is given, or if it has a column of questions and none
+        of captions. Ids are guessed only without a column of pictures or videos, or for questions with pictures inside
+        the table, because several of them may repeat one picture.
 
         Args:
             names: the columns of the table.
-            divided: whether the splits are random; no column of splits is guessed then.
+            divided: whether the splits are random, or named by the files or by the hub's data set; then no column of
+                splits is guessed.
 
         Raises:
             InputError: a given column is missing, or a needed one is neither given nor guessed.
@@ -273,7 +275,7 @@ class Table(ColumnReader):
         )
 
     def _finder(self, media: str) -> Callable[[str], str | None] | None:
-        """Return what finds a picture or video by its id, for a table without a column of paths (`media`).
+        """Return the function from an id to its path, for a table without a column of paths (`media`); or None.
 
         Raises:
             InputError: `videos` with such a column, or a folder that is missing or has no pictures or videos.
@@ -291,7 +293,7 @@ class Table(ColumnReader):
 def _found(
     rows: Iterable[Row | Skipped | Flagged], find: Callable[[str], str | None], *, folder: Path
 ) -> Iterator[Row | Skipped | Flagged]:
-    """Yield rows with the paths of their ids; skip those without one."""
+    """Set the path of each row by its id; skip rows whose id has no file."""
     for row in rows:
         if isinstance(row, Row) and not (path := find(row.id)):
             where, why = f"{row.where}, id {row.id}", f"no such picture or video in {folder}"
@@ -301,7 +303,7 @@ def _found(
 
 
 def _refuse_split_names(files: Sequence[TableFile], *, folder: Path) -> None:
-    """Refuse files below a folder whose names contain several splits, if neither options nor columns name splits."""
+    """Raise InputError if the paths of files below a folder contain the names of several splits."""
     paths = [os.path.splitext(os.path.relpath(file.path, folder))[0] for file in files]
     found = [{*map(split_called, re.split(r"[^A-Za-z]+", path))} & {*SPLITS} for path in paths]
     if len(set[str]().union(*found)) > 1:
@@ -345,13 +347,14 @@ class TableFile:
         path: the file, `FILE` or `SPLIT=FILE`; its suffix names its form.
 
     Attributes:
+        path: the file, without the split.
         split: of all its rows; empty if the path names none.
         names: of the columns.
         separator: of the fields of a CSV file.
         pictures: columns of pictures themselves, which are not among the names.
 
     Raises:
-        InputError: a missing, empty or damaged file, or an unknown suffix.
+        InputError: a missing, empty or damaged file, a duplicate column, or an unknown suffix.
     """
 
     def __init__(self, path: Path) -> None:
@@ -396,7 +399,7 @@ class TableFile:
         ]
 
     def rows(self, columns: Sequence[str]) -> Iterator[dict[str, Any] | Skipped]:
-        """Yield the values of some columns by name, row by row, and unreadable rows.
+        """Yield the values of each row by column, at least of `columns`, and unreadable rows.
 
         Raises:
             InputError: a damaged file, or one that is not UTF-8.
@@ -496,7 +499,7 @@ class Folder(DividedReader):
 
 
 def _top(path: str) -> str:
-    """Return the split named by the uppermost folder of a path; empty for a file at the top."""
+    """Return the uppermost folder of a path as the name of a split; empty for a file at the top."""
     top, _, rest = path.partition(os.sep)
     return split_called(top) if rest else ""
 
@@ -508,11 +511,11 @@ class Row:
     Attributes:
         where: its place, for messages.
         id: of its picture or video.
-        path: of that; empty for features without files.
+        path: of the picture or video; empty for features without files.
         texts: captions, or one question.
-        answers: to it.
-        split: of its column; empty without one.
-        number: of the row in all files, from 1; the id of a question without one.
+        answers: to the question.
+        split: from its column, file or folder; empty without one.
+        number: of the row in all files, from 1; the id of a question that has none.
         question_id, label, question_type, answer_type: of a question, as `Question` has them.
     """
 
@@ -530,7 +533,7 @@ class Row:
 
 
 def row_of(where: str, values: Mapping[str, Any], *, number: int) -> Iterator[Row | Skipped | Flagged]:
-    """Yield a row, and warnings about it.
+    """Yield a row and warnings about it, or why it is unusable.
 
     Args:
         where: its place, for messages.
@@ -573,9 +576,10 @@ def row_of(where: str, values: Mapping[str, Any], *, number: int) -> Iterator[Ro
 
 
 def _strings(value: Any, *, what: str, where: str) -> Generator[Skipped, None, tuple[str, ...]]:
-    """Return the text or list of texts in a cell; a missing one is empty, and counted later.
+    """Return the texts in a cell, which holds one or a list; yield values of other types.
 
-    An object counts as the text in it (`_TEXT_FIELDS`).
+    A missing text becomes an empty one, which the corpus skips and counts. An object stands for its text
+    (`_TEXT_FIELDS`).
     """
     value, texts = _text_in(value), list[str]()
     for each in map(_text_in, value if isinstance(value, list) else [value]):
@@ -606,7 +610,7 @@ def grouped(
         splits: the random ones.
         own_splits: whether the rows have splits.
         questions: whether texts are questions.
-        folder: that paths start from; rows without a file in it are skipped. If None, no file is looked for.
+        folder: that paths start from; rows without a file in it are skipped. If None, files are not checked.
 
     Raises:
         InputError: wrong `--val`, or too few ids to be divided.
@@ -660,11 +664,11 @@ def _together(
     """Yield the item or the questions of one picture or video.
 
     Args:
-        rows: of it.
+        rows: of this picture or video.
         split: the random one; empty if the rows have splits.
         held_out: ids of train that become val.
         questions: whether texts are questions.
-        answered: splits whose questions need answers; other splits have questions alone, as VQA's test-dev.
+        answered: splits whose questions need answers; other splits have only questions, as VQA's test-dev.
     """
     first, *others = rows
     id, fitting = first.id, [first]
@@ -778,7 +782,7 @@ def _samples(shard: Path, folder: Path) -> Iterator[Row | Skipped | Flagged]:
 
 
 def _files(part: Any, column: str) -> Any:
-    """Return a part whose pictures stay the bytes of their files."""
+    """Return a data set whose pictures are not decoded, but stay the bytes of their files."""
     import datasets
 
     return part.cast_column(column, datasets.Image(decode=False))
@@ -793,12 +797,12 @@ def _bytes(picture: Mapping[str, Any] | None) -> bytes:
 
 
 def _loaded(called: str, *args: Any, **options: Any) -> Any:
-    """Call `datasets.load_dataset`; all its errors become an InputError."""
+    """Call `datasets.load_dataset`; all its errors become an InputError, which names the data as `called`."""
     with needed("hf"):
         import datasets
     try:
         return datasets.load_dataset(*args, **options)
-    except Exception as error:  # of a network, a file, a name, a data set: it has dozens
+    except Exception as error:  # dozens of types: network, file, name, data set
         why = str(error).partition("\n")[0]
         raise InputError(
             f"{called}: cannot be loaded by `datasets`: {type(error).__name__}: {why:.300}"
@@ -833,7 +837,7 @@ class HuggingFace(ColumnReader):
         firsts = accumulate(map(len, parts.values()), initial=1)
         rows = (
             row
-            for (split, part), first in zip(parts.items(), firsts, strict=False)  # and the end of the last
+            for (split, part), first in zip(parts.items(), firsts, strict=False)  # `firsts` is one longer
             for row in _hub_rows(part, split, named, folder, divided=divided, first=first)
         )
         questions = "answer" in named

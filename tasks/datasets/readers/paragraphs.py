@@ -1,6 +1,6 @@
 """Paragraph retrieval of DiDeMo and ActivityNet Captions: one text a video, from the descriptions of its moments.
 
-Files are one a split:
+Each split is a file:
 
 - DiDeMo's `train_data.json`, `val_data.json` and `test_data.json`, `[{"video": "<name>.mov", "description", "times",
   ...}, ...]`, several entries a video: 8,395, 1,065 and 1,004 videos. Ids are names without the suffix.
@@ -57,7 +57,7 @@ class Paragraphs(VideoReader):
     def read(self) -> Reading:
         """Return the videos of train, val and test, in the order of the files.
 
-        A video of several files stays in the test set, then in val, so that nothing is trained or chosen on it.
+        A video in several files belongs to test rather than val, and to val rather than train.
         """
         settings = {} if self.val else {"held_out": self.held_out, "seed": self.seed}
         files = (self.train, *([self.val] if self.val else []), self.test)

@@ -1,8 +1,8 @@
 """SCAN's precomputed features: `{split}_ims.npy`, `{split}_caps.txt` and `{split}_ids.txt` in one folder.
 
-`ims` is `(M, N, D)` (or `(M, D)`: one vector an image). The captions of an image are consecutive lines of
-`caps`, five in the published files. A file has each row once an image or once a caption; the lengths of the three files
-tell which. Without `ids`, as in VSE++'s files, images are numbered, `train_0`, and consecutive equal rows belong to one
+`ims` is `(M, N, D)` (or `(M, D)`: one vector per image). The captions of an image are consecutive lines of `caps`, five
+in the published files. `ims` and `ids` have one row per image or one per caption; the lengths of the three files tell
+which. Without `ids`, as in VSE++'s files, images are numbered, `train_0`, and consecutive equal rows belong to one
 image. The splits are `train`, `dev` (here `val`), `test` and, for COCO, `testall`, whose first fold is `test`.
 
 Source: Lee et al., "Stacked cross attention for image-text matching", ECCV 2018.
@@ -40,8 +40,9 @@ class ScanSplit:
     Args:
         name: as in the file names.
         files: their paths.
-        ids: one an image.
-        captions, repeat: how many lines an image has, and how many rows, all equal.
+        ids: one per image.
+        captions: lines of `caps` per image.
+        repeat: equal rows of `ims` per image.
         dim: width D of the features.
     """
 
@@ -107,7 +108,11 @@ def _open(folder: Path, name: str) -> ScanSplit:
 
 
 def _aligned(rows: np.ndarray, ids: list[str], *, captions: int, where: Path) -> tuple[int, int, list[str]]:
-    """Return captions an image, rows an image, and one id an image."""
+    """Return the number of captions per image, of rows per image, and one id per image.
+
+    Raises:
+        InputError: the lengths do not fit, or repeated rows or ids differ.
+    """
     lengths = f"{where}_*: {len(rows):,} rows, {captions:,} captions, {len(ids):,} ids"
     each = captions // max(1, len(ids))
     if ids and len(ids) == captions:  # an id for each caption
@@ -147,7 +152,7 @@ def write_scan(
 ) -> tuple[CorpusSummary, Manifest]:
     """Write a corpus to `out` and the features of its items to the store `out/regions`, in one pass.
 
-    An image with invalid features is left out of both.
+    An image with invalid features, or without a valid caption, is left out of both.
 
     Raises:
         InputError: as in `write_corpus` and `StoreWriter`.

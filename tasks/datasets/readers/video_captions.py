@@ -1,5 +1,6 @@
-"""MSR-VTT's JSON: videos with twenty captions each, in its full splits or in the split 1k-A.
+"""Videos with captions: MSR-VTT, in its full splits or in the split 1k-A, MSVD and VATEX.
 
+MSR-VTT has twenty captions of each video. Its JSON is
 `{"videos": [{"video_id", "split", ...}, ...], "sentences": [{"sen_id", "video_id", "caption"}, ...]}`, published as
 `train_val_videodatainfo.json` and `test_videodatainfo.json`, or merged into one file. Splits are `train`, `validate`
 (here `val`) and `test`: 6,513, 497 and 2,990 videos in the whole corpus.
@@ -9,21 +10,21 @@ about 9,000 or 7,000 to train on, listed in `MSRVTT_train.9k.csv` or `.7k.csv` (
 split, and the published codes choose their epoch on the test set. Here a random part of the training videos is `val`,
 and the test set is scored once.
 
-Source: Xu et al., "MSR-VTT: a large video description dataset for bridging video and language", CVPR 2016; of 1k-A, Yu
+Source: Xu et al., "MSR-VTT: a large video description dataset for bridging video and language", CVPR 2016; for 1k-A, Yu
 et al., "A joint sequence fusion model for video question answering and retrieval", ECCV 2018 (the test set), and Gabeur
 et al., "Multi-modal transformer for video retrieval", ECCV 2020 (9k).
 
-MSVD and VATEX: clips of YouTube with captions, whose splits are lists of clips.
+MSVD and VATEX are clips of YouTube with captions; their splits are lists of clips.
 
-MSVD as retrieval uses it is `AllVideoDescriptions.txt` and a list of clips for each split. A line of the descriptions
-is `<clip name> <caption>`; lines that begin with `#` are comments. The lists `train_list.txt`, `val_list.txt` and
-`test_list.txt` have a clip name a line: 1,200, 100 and 670 in the usual division, about 40 captions each.
+Retrieval on MSVD uses `AllVideoDescriptions.txt` and a list of clips for each split. A line of the descriptions is
+`<clip name> <caption>`; lines that begin with `#` are comments. The lists `train_list.txt`, `val_list.txt` and
+`test_list.txt` have one clip name per line: 1,200, 100 and 670 in the usual division, about 40 captions each.
 
 VATEX's JSON has ten English and ten Chinese captions of each video: `[{"videoID": "<YouTube id>_<start>_<end>",
 "enCap": [caption, ...], "chCap": [caption, ...]}, ...]` in `vatex_training_v1.0.json` (25,991 videos) and
 `vatex_validation_v1.0.json` (3,000). Retrieval divides the validation videos into `val` and `test`, 1,500 each. HGR
-chose them at random, and its lists come with its features only; without them another random half takes their place, and
-scores on it compare with published ones only roughly.
+chose these halves at random, and publishes the lists only with its features. Without the lists the halves are other
+random ones, and scores are only roughly comparable with published ones.
 
 Source: Chen and Dolan, "Collecting highly parallel data for paraphrase evaluation", ACL 2011; its division by
 Venugopalan et al., "Sequence to sequence - video to text", ICCV 2015; Wang et al., "VATEX: a large-scale, high-quality
@@ -55,7 +56,7 @@ _UNKNOWN = "a listed video that the annotations do not have"
 
 
 _Videos = dict[str, tuple[Any, dict[int, str]]]
-"""By id, the split of a video as its file names it (or None), and its captions by their numbers."""
+"""By id, the split of a video as its file names it (or None), and its captions by `sen_id`."""
 
 
 def _msrvtt(paths: Sequence[Path]) -> Generator[Skipped, None, _Videos]:
@@ -141,8 +142,8 @@ class MsrVtt1kA(VideoReader):
     def read(self) -> Reading:
         """Return the training videos with all their captions, in the order of their list, then the test videos.
 
-        A training video that is also in the test set stays in the test set. The `val` split depends on the usable ids
-        of the training list and on the seed alone.
+        A training video that is also in the test set stays in the test set. The `val` split depends only on its size,
+        the usable ids of the training list and the seed.
         """
         settings = {"val": self.val, "seed": self.seed}
         files = (*self.json, self.train, self.test)
@@ -294,9 +295,9 @@ class Vatex(VideoReader):
     def _divide(
         self, videos: _Captions, ids: dict[str, dict[str, None]]
     ) -> Generator[Skipped, None, dict[str, str]]:
-        """Yield ids of the lists that mean nothing; return the split of each video that has one.
+        """Yield listed ids that are unknown, or in both lists; return the split of each video that has one.
 
-        An id of both lists stays in `test`, so that nothing of the test set is chosen on.
+        An id of both lists stays in `test`, so that the epoch is not chosen on a test video.
         """
         if not ids:
             chosen = choose(videos, len(videos) // 2, seed=self.seed)

@@ -3,8 +3,8 @@
 `v2_OpenEnded_mscoco_train2014_questions.json`: `{"data_subtype", "questions": [{"question_id", "image_id", "question"},
 ...]}`; `v2_mscoco_train2014_annotations.json`: `{"annotations": [{"question_id", "image_id", "question_type",
 "answer_type", "multiple_choice_answer", "answers": [{"answer", "answer_id"}, ...]}, ...]}`. `test-dev2015` and
-`test2015` have no annotations. Files without the types and `multiple_choice_answer`, which is the most frequent answer,
-are read as well: OK-VQA's `mscoco_train2014_annotations.json` has the types alone.
+`test2015` have no annotations. The two types and `multiple_choice_answer`, the most frequent answer, may be missing:
+OK-VQA's `mscoco_train2014_annotations.json` has only the types.
 
 Models train on `train2014` and report on `val2014`, which is `test` here. A random part of the training images becomes
 `val`, for choosing the epoch.
@@ -67,8 +67,8 @@ class Vqa2(Reader):
     def read(self) -> Reading:
         """Return the questions of all files with their answers.
 
-        If a file has annotations, questions without one are skipped. So are answers that are no strings, without the
-        question.
+        If a file has annotations, questions without one are skipped. Answers that are not strings are skipped, too;
+        their question is kept if it has others.
 
         Raises:
             InputError: a missing, truncated or malformed file, an unclear split, training questions without
@@ -158,7 +158,7 @@ def hold_out(
 def _read_part(path: Path, key: str) -> dict[str, Any]:
     """Read a file with a list of entries under `key` (`questions` or `annotations`).
 
-    Valid annotations become a `Question` without split and words, invalid ones `Skipped`.
+    Annotations with answers become a `Question` without split and words, or `Skipped` if they are invalid.
 
     Raises:
         InputError: a missing, truncated or malformed file.
@@ -268,7 +268,13 @@ def _read_questions(
 
 
 def _subtype(path: Path, data: dict[str, Any], *, needed: bool) -> str:
-    """Return the official part of a file, by its `data_subtype` and name; the name tells test-dev2015 from test2015."""
+    """Return the official part of a file, by its `data_subtype` and name; the name tells test-dev2015 from test2015.
+
+    Empty if the part is unclear and not `needed`.
+
+    Raises:
+        InputError: it is unclear and `needed`.
+    """
     subtypes = {name for name in _SPLIT_OF if name == data.get("data_subtype") or name in path.name}
     if subtypes == {"test2015", "test-dev2015"}:
         return "test-dev2015"
