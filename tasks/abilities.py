@@ -67,7 +67,7 @@ class Chunked(Protocol):
 
 @runtime_checkable
 class CollapseCheck(Protocol):
-    """An adapter that detects a collapsed model, so that a run warns in its first epoch."""
+    """An adapter that detects a collapsed model, so that a run warns."""
 
     @abstractmethod
     def collapse(self, model: nn.Module, means: Mapping[str, float], *, first: Mapping[str, float]) -> str:

@@ -15,8 +15,8 @@ from polypool.aggregators.aggregator import Aggregator
 from polypool.infra.errors import InputError
 from polypool.infra.registry import AGGREGATORS, Registry
 
-_GIVEN = {"dim", "assets", "run"}
-"""Arguments that no spec sets: the width of elements, assets of a checkpoint, the run."""
+_GIVEN = {"assets", "run"}
+"""Arguments that no spec sets: assets of a checkpoint, the run."""
 
 
 def prose_of(part: Any) -> str:

@@ -371,7 +371,7 @@ def words(run: Run) -> str:
     start = f", initialised from run {run.init}" if run.init else ""
     return (
         f"{read} Minimises {loss} by {optim.optimiser} in {optim.epochs} epochs of batches of {optim.batch}{start}, "
-        f"seed {run.seed}; keeps the best epoch on val; {scored}"
+        f"seed {run.seed}; keeps the {'last epoch' if optim.keep == 'last' else 'best epoch on val'}; {scored}"
     )
 
 

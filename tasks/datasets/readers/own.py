@@ -99,8 +99,10 @@ class DividedReader(Reader):
     def remarks(self, summary: CorpusSummary | QuestionSummary) -> Iterator[str]:
         """Say how to make a missing val split."""
         if "train" in summary.splits and "val" not in summary.splits:
-            count = max(1, summary.splits["train"] // 10)
-            yield f"no val split, on which `train` chooses the epoch: --val {count} takes it from train at random"
+            pictures = summary.images if isinstance(summary, QuestionSummary) else summary.splits
+            count = max(1, pictures["train"] // 10)
+            how = "give it a share" if self.split else f"--val {count} takes it from train at random"
+            yield f"no val split, on which `train` chooses the epoch: {how}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -143,6 +143,18 @@ def test_vqa_records_match_the_official_files(folder):
     assert paths["103"] == (folder / "pictures" / "3.png").read_bytes()
 
 
+def test_val_hint_counts_pictures_instead_of_questions(folder):
+    rows = [
+        {"image": f"pictures/{n}.png", "question": f"What is {ask}?", "answer": "a dog", "split": split}
+        for n in range(PICTURES)
+        for ask in range(20)
+        for split in ["test" if n == 0 else "train"]
+    ]
+    table = written(folder / "a.csv", rows)
+    assert ": --val 1 takes it" in ingested("table", "--file", table, "--out", folder / "out")
+    assert "no val split" not in ingested("table", "--file", table, "--val", 1, "--out", folder / "again")
+
+
 def test_questions_need_answers_only_in_answered_splits(folder):
     said = [["cat"], None, [], ["dog"]]
     rows = [
@@ -390,6 +402,9 @@ def test_val_option_takes_val_split_from_train(folder):
     said, corpus, _ = corpus_of(folder / "out", *words, "--val", 3)
     assert "no val split" not in said
     assert corpus.splits == {"train": 5, "val": 3, "test": 2}
+    assert (
+        "give it a share" in corpus_of(folder / "shares", "table", "--file", train, "--split", "80/0/20")[0]
+    )
     ids = {item.id for split in ("train", "val") for item in corpus.items(split)}
     assert ids == {item.id for item in whole.items("train")}
     other = corpus_of(folder / "out", *words, "--val", 3, "--seed", 1)[1]
