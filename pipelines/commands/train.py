@@ -130,9 +130,10 @@ def read_run_id(file: Path, run: Run) -> str | None:
         )
     run_id = data.decode().strip()
     tracker = Tracker.attach(tracking_uri(home()), run_id, running=False)
+    from polypool.pipelines.recipes.load import with_published
     from polypool.pipelines.training.record import recorded_run
 
-    then = recorded_run(tracker)
+    then, run = recorded_run(tracker), with_published(run)
     if then != run:
         before, now = (dict(flattened(to_params(each))) for each in (then, run))
         other = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))

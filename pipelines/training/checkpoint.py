@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -29,7 +29,7 @@ from polypool.encoders.adaptations import check_published, left_out
 from polypool.encoders.visual.resnet import fill
 from polypool.infra.compute.dist import gather_objects, rank
 from polypool.infra.digests import DIGESTS, damaged, refuse_damaged, write_digests
-from polypool.infra.errors import InputError
+from polypool.infra.errors import AwayError, InputError
 from polypool.infra.fields import at_least, read_record
 from polypool.infra.storage import Url, exists, explained, filesystem
 from polypool.infra.tracking import Log, Tracker
@@ -254,7 +254,10 @@ def last_whole(at: Path | Url) -> str | None:
     found, damaged = checkpoints(at), list[str]()
     for path in reversed(found):
         with as_folder(at, path) as folder:
-            whole = is_whole(folder)
+            written, whole = (folder / DIGESTS).is_file(), is_whole(folder)
+        if not written:  # Ray was copying it when the run was killed
+            print(f"note: {path} is incomplete, and ignored")
+            continue
         if not whole:
             damaged.append(path)
             continue
@@ -392,7 +395,9 @@ class ByRay:
         if isinstance(self.stop, Path):
             return self.stop.exists()
         if not self._stopping and time.monotonic() > self._looked + _STOP_SECONDS:
-            self._stopping, self._looked = exists(self.stop), time.monotonic()
+            with suppress(AwayError):  # ask again later
+                self._stopping = exists(self.stop)
+            self._looked = time.monotonic()
         return self._stopping
 
     def report(self, metrics: dict[str, Any], snapshot: Snapshot | None) -> None:

@@ -11,7 +11,7 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, closing, nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ from polypool.encoders.encoder import recompute
 from polypool.infra.compute.device import best_device
 from polypool.infra.compute.dist import rank
 from polypool.infra.compute.unfilled import Unfilled
-from polypool.infra.errors import InputError
+from polypool.infra.errors import AwayError, InputError
 from polypool.infra.files import causes, disk_fault, make_folder, read_json
 from polypool.infra.paths import home, runs
 from polypool.infra.process.output import LOG, TEXT, mode
@@ -428,7 +428,7 @@ def fit(
         if failure is None:
             return finished
         for each in (*getattr(failure, "worker_failures", {}).values(), failure):
-            if cause := next((x for x in causes(each) if isinstance(x, InputError)), None):
+            if cause := next(_faults(each), None):
                 raise InputError(str(cause)) from failure
             if why := at is None and disk_fault(each, folder):
                 raise InputError(f"{why}, then `{resume}` resumes from the last checkpoint") from failure
@@ -609,14 +609,18 @@ def work_on_ray(
             bar=drawn_by_the_driver if terminal and log == TEXT else resumed_bar,
         )
     except Exception as error:
-        faults = (each for each in causes(error) if isinstance(each, InputError))
-        if why := next(faults, None) or disk_fault(error, home):
+        if why := next(_faults(error), None) or disk_fault(error, home):
             with suppress(InputError, OSError):  # the disk may be full
                 write_bytes(kept.at / REFUSED, str(why).encode())
         raise
     if remote and rank() == 0 and (why := send_members(own_log, tracked())):
         print(f"note: runs of the tasks of {kept.at.name} are not all in MLflow ({why})", file=sys.stderr)
     return finished
+
+
+def _faults(error: BaseException) -> Iterator[InputError]:
+    """Yield the errors that a restart would repeat: of users' input, but not of a service that does not answer."""
+    return (of for of in causes(error) if isinstance(of, InputError) and not isinstance(of, AwayError))
 
 
 def set_up(*, threads: int) -> None:
@@ -626,6 +630,7 @@ def set_up(*, threads: int) -> None:
     page fault, about 4 % of a step on a CPU. Here it retains up to 1 GB; blocks of 256 MB and more are still returned.
     """
     torch.set_num_threads(threads)
+    torch.backends.cudnn.allow_tf32 = False  # float32 evaluation, as on `best_device`
     with suppress(AttributeError, OSError, TypeError):  # another C library, without mallopt
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(-3, 1 << 28)  # M_MMAP_THRESHOLD

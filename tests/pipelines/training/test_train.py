@@ -133,6 +133,19 @@ def test_input_errors_are_not_retried(run, home):
 
 
 @pytest.mark.slow
+def test_unavailable_service_is_no_reason_against_a_restart():
+    for cause, refused in ((AwayError("MLflow does not answer"), 0), (InputError("the loss became nan"), 1)):
+        error = RuntimeError("a worker failed")
+        error.__cause__ = cause
+        assert len([*training._faults(error)]) == refused
+
+
+def test_workers_compute_float32_without_tf32(monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    training.set_up(threads=torch.get_num_threads())
+    assert not torch.backends.cudnn.allow_tf32
+
+
 def test_killed_process_resumes_to_same_weights(finished, run, home):
     objective = f"faulty:KilledOften(markers={[str(home / 'ended')]!r}, epochs=[3.4])"
     disturbed = replace(run, objective=objective, checkpoint_every=2, experiment="killed")

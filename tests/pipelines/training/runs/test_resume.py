@@ -176,6 +176,15 @@ def test_damaged_last_checkpoint_falls_back_to_previous(three, file, damage, cap
     assert not path.parent.exists()
 
 
+def test_partly_copied_checkpoint_is_ignored(three, capsys):
+    for name in ("checkpoint_3", "checkpoint_2"):
+        (three / "ray-2" / name / "digests.json").unlink()
+    assert last_whole(three) == str(three / "checkpoint_1")
+    (three / "checkpoint_1" / "digests.json").unlink()
+    assert last_whole(three) is None, "a run without a complete checkpoint must start over"
+    assert "checkpoint_3 is incomplete, and ignored" in capsys.readouterr().out
+
+
 def test_old_and_unfinished_checkpoints_are_removed(three):
     (three / ".checkpoint_4").mkdir()
     (three / "log").mkdir()

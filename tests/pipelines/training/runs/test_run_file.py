@@ -9,6 +9,7 @@ from corpora import make_corpus
 
 from polypool.infra.errors import InputError
 from polypool.infra.process.stopping import Stopped
+from polypool.infra.registry import RECIPES
 from polypool.infra.tracking import Tracker, find_runs, tracking_uri
 from polypool.pipelines.commands.train import Resume, main, parse, take_run_id_file, train
 from polypool.pipelines.training import train as training
@@ -45,6 +46,14 @@ def test_repeated_command_resumes_run(run, home, tmp_path, monkeypatch):
     assert tracker.status() == "FINISHED"
     assert train(run, file) == (run_id, "had finished before, and is not changed")
     assert count(home) == begun
+
+
+def test_id_file_accepts_recipe_without_its_published_numbers(run, home, tmp_path):
+    recipe = RECIPES.get("coco_region_bigru")()
+    mine = replace(run, recipe="coco_region_bigru", published=recipe.published, source=recipe.source)
+    file = tmp_path / "id"
+    run_id, _ = train(mine, file)
+    assert train(mine, file) == (run_id, "had finished before, and is not changed")
 
 
 def test_id_file_refuses_other_settings_and_commands(run, home, tmp_path, monkeypatch, capsys):
