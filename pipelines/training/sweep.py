@@ -25,7 +25,7 @@ import traceback
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -52,7 +52,7 @@ from polypool.infra.ray import (
     ray_session,
     run_side_by_side,
 )
-from polypool.infra.registry import AGGREGATORS, MOST_REPEATED, RECIPES, Spec
+from polypool.infra.registry import AGGREGATORS, MOST_REPEATED, Spec
 from polypool.infra.spec import (
     changed,
     format_value,
@@ -89,6 +89,7 @@ from polypool.pipelines.training.record import (
     listed,
     locked_run,
     process_of,
+    run_folder,
     send,
     tags,
     take_run,
@@ -195,6 +196,7 @@ class Plan:
         trials: the trials.
         metrics: by recipe, the metric that chooses its best epoch.
         flags: settings of every recipe, as words of the command line.
+        sources: by recipe, the name or file that was given for it.
         experiment: MLflow experiment of the runs.
         early_stop: whether poor trials are stopped early; earlier stopped ones are then not resumed.
     """
@@ -202,6 +204,7 @@ class Plan:
     trials: tuple[Trial, ...]
     metrics: Mapping[str, Metric]
     flags: tuple[str, ...] = ()
+    sources: Mapping[str, str] = field(default_factory=dict)
     experiment: str = Run.experiment
     early_stop: bool = False
 
@@ -265,11 +268,11 @@ class Plan:
         run = trial.run
         if trial.run_id:
             return shlex.join([*_JOB, "train", "resume", trial.run_id, *trust_flags(modules(run))])
-        words = ["--aggregator", run.aggregator]
-        if run.text_aggregator != RECIPES.get(run.recipe)().text_aggregator:
+        words, source = ["--aggregator", run.aggregator], self.sources.get(run.recipe, run.recipe)
+        if run.text_aggregator != read_run(source).text_aggregator:
             words += ["--text-aggregator", run.text_aggregator]
         words += ["--seed", str(run.seed), "--experiment", run.experiment]
-        return shlex.join([*_JOB, "train", run.recipe, *self.flags, *words])
+        return shlex.join([*_JOB, "train", source, *self.flags, *words])
 
 
 def make_plan(
@@ -310,10 +313,13 @@ def make_plan(
         wrong.append(f"--seeds must be from 1 to {MOST_REPEATED:,}, not {seeds}")
     if first_seed < 0:
         wrong.append(f"--first-seed must be at least 0, not {first_seed}")
-    runs: list[Run] = []
+    runs, sources = list[Run](), dict[str, str]()
     for name in dict.fromkeys(recipes):
         with _noting(wrong):
             runs.append(replace(read_run(name, flags), experiment=experiment))
+            sources[runs[-1].recipe] = name
+    if len({run.recipe for run in runs}) < len(runs):
+        wrong.append(f"--recipes {' '.join(recipes)}: several change one recipe; sweep them one at a time")
     visual, text = (_canonical(specs, wrong) for specs in (aggregators, text_aggregators))
     metrics = {}
     for run in runs:
@@ -338,6 +344,7 @@ def make_plan(
         trials=tuple(trials),
         metrics=metrics,
         flags=tuple(flags),
+        sources=sources,
         experiment=experiment,
         early_stop=early_stop,
     )
@@ -443,6 +450,9 @@ def _matched(artifacts: Artifacts, trial: Trial, candidates: Sequence[RunRecord]
             notes.append(f"run {record.run_id} failed")
         elif record.tags.get(SWEEP) or process == "dead":
             epochs, at = record.tags.get(STOPPED, ""), record.tags.get(AT, "")
+            if not at and record.metrics and not run_folder(home(), record.run_id).exists():
+                notes.append(f"run {record.run_id} may be it, but its folder is not here")
+                continue
             state = "stopped" if epochs else "unfinished"
             return replace(trial, state=state, run_id=record.run_id, at=at, detail=epochs)
         elif process == "unknown":

@@ -6,6 +6,7 @@ import socket
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -122,6 +123,18 @@ def test_dry_run_lists_grid_and_equivalent_commands(run):
     assert [words[: len(head)] for words in jobs] == [head, head]
     assert [parse(words[len(head) :]) for words in jobs] == [trial.run for trial in plan.trials]
     assert "time unknown" in plan.text([], concurrent=1, words=[])
+
+
+def test_recipe_files_are_planned_by_their_path(run, tmp_path):
+    one, two = files = [str(tmp_path / name) for name in ("a.yaml", "b.yaml")]
+    for number, file in enumerate(files, start=1):
+        Path(file).write_text(f"base: tiny\noptim: {{epochs: {number}}}\n")
+    (job,) = [
+        line for line in make_plan([two], ["mean"]).text([], words=()).splitlines() if " train " in line
+    ]
+    assert f" train {two} " in job
+    with pytest.raises(InputError, match=r"a\.yaml .*b\.yaml: several change one recipe"):
+        make_plan([one, two], ["mean"])
 
 
 @pytest.mark.parametrize(
@@ -243,6 +256,9 @@ def test_trials_match_earlier_runs_by_tags_and_settings(run, tmp_path):
 def test_running_trial_is_skipped_and_dead_trial_resumed(run, tmp_path):
     plan = make_plan(["tiny"], ["mean", "max", "gpo"])
     alive, dead, elsewhere = (keep_run(trial.run, "RUNNING") for trial in plan.trials)
+    tracker = Tracker.attach(tracking_uri(tmp_path), keep_run(plan.trials[1].run, "RUNNING"))
+    tracker.tags({SWEEP: "sweep-1 3"})  # its folder is on another machine
+    tracker.log({"epoch": 1}, step=1)
     run_folder(tmp_path, dead).mkdir(parents=True)
     with ThreadPoolExecutor(1) as somebody:
         lease = somebody.submit(take_run, Tracker.attach(tracking_uri(tmp_path), alive)).result()
