@@ -125,14 +125,15 @@ class Unfinished:
                 raise InputError(
                     f"{error}. It is damaged, or of another version; remove this folder"
                 ) from error
-        if there and self._journal.job != self._job:
+        drafted = self._draft.exists() and "extractor" in self._journal.job.get("source", ())
+        if (there or drafted) and self._journal.job != self._job:
             other = [
                 f"{key} was {self._journal.job.get(key)}, is {value}"
                 for key, value in self._job.items()
                 if self._journal.job.get(key) != value
             ]
             raise InputError(
-                f"{self._folder}: holds finished shards of another job ({'; '.join(other)}). "
+                f"{self._folder}: holds unfinished work of another job ({'; '.join(other)}). "
                 f"Repeat that job to resume it, or remove this folder to start over"
             )
         if self._journal.job != self._job:

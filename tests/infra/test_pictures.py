@@ -110,6 +110,13 @@ def test_exif_orientation_is_applied(tmp_path):
             )
 
 
+@pytest.mark.parametrize("exif", [b"Exif\0\0garbage", b"Exif\0\0MM", b"Exif\0\0" + bytes(20)])
+def test_malformed_exif_does_not_discard_a_jpeg(tmp_path, exif):
+    noise().save(tmp_path / "a.jpg", exif=exif)
+    with Image.open(tmp_path / "a.jpg") as image:
+        np.testing.assert_array_equal(np.asarray(load(tmp_path / "a.jpg")), np.asarray(image))
+
+
 @pytest.mark.parametrize(("dtype", "times", "white"), [("u1", 1, False), ("u1", 1, True), ("u2", 257, False)])
 def test_grey_tiffs_of_8_and_16_bits_load_exactly(tmp_path, dtype, times, white):
     path = write_tiff(tmp_path / "a.tif", (RAMP * times).astype(dtype), white=white)

@@ -49,6 +49,15 @@ def test_draft_is_saved_once_a_minute(folder, sets, monkeypatch):
     assert not path.exists()
 
 
+def test_draft_of_another_extraction_is_refused(folder, sets, at_once):
+    other, source = folder.parent / "other", {"extractor": {"name": "a"}, "limit": 9}
+    crash_after(other, sets, 5, source=source)
+    draft = (other / DRAFT).read_bytes()
+    with pytest.raises(InputError, match=r"unfinished work of another job .*Repeat that job to resume it"):
+        StoreWriter(other, dim=DIM, source=source | {"limit": 8})
+    assert (other / DRAFT).read_bytes() == draft
+
+
 def test_damaged_or_outdated_draft_is_dropped(folder, sets, at_once):
     other = folder.parent / "other"
     crash_after(other, sets, 5)

@@ -58,11 +58,11 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != ".lock"}
 
 
-def crash_after(folder: Path, sets: dict[str, np.ndarray], count: int) -> None:
+def crash_after(folder: Path, sets: dict[str, np.ndarray], count: int, **options: Any) -> None:
     """Write in a process that is killed after `count` sets."""
     child = os.fork()
     if not child:
-        fill(store_writer(folder), dict(list(sets.items())[:count]))
+        fill(store_writer(folder, **options), dict(list(sets.items())[:count]))
         os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(child, 0)
 
