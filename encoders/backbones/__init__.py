@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from PIL import Image
 
-from polypool.encoders.backbones.model_folders import remembered_folder
+from polypool.encoders.backbones.model_folders import remembered_model
 from polypool.infra.errors import InputError
 from polypool.infra.fields import from_plain
 from polypool.infra.registry import BACKBONES
@@ -120,19 +120,20 @@ def recorded_backbone(extractor: dict[str, Any], *, where: str, store: str) -> B
         InputError: it cannot be built, or its description differs now.
     """
     spec = recorded_spec(extractor, where=where)
-    folder = remembered_folder(extractor)
+    local = remembered_model(extractor)
     gone = ""
-    if folder and folder.is_dir():
-        spec = changed(spec, name=str(folder))
-    elif folder:
-        gone = f" Its model was in {folder} when they were extracted; that folder no longer exists."
+    if local and local.exists():
+        spec = changed(spec, **{"name" if local.is_dir() else "weights": str(local)})
+    elif local:
+        gone = f" Its model was in {local} when they were extracted, which no longer exists."
     try:
         built = build_backbone(spec)
     except InputError as error:
         raise InputError(f"{store}: the backbone of its features cannot be built: {error}{gone}") from error
     here = built.describe()
     if "sha256" in here and here["sha256"] == extractor.get("sha256"):
-        here["name"] = extractor.get("name")  # the same weights, in a folder of another name
+        # the same weights, in a folder or file of another name
+        here |= {key: extractor[key] for key in ("name", "weights") if key in extractor}
     if differing := sorted(key for key in extractor | here if extractor.get(key) != here.get(key)):
         what = ", ".join(
             f"{key} {_SHOWN.repr(extractor.get(key))}, here {_SHOWN.repr(here.get(key))}" for key in differing

@@ -7,6 +7,7 @@ recognition", CVPR 2016; Jiang et al., "In defense of grid features for visual q
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -100,6 +101,16 @@ class ViT(Backbone):
         return features
 
     def _elements(self, token_ND: np.ndarray, rows: int, columns: int) -> np.ndarray:
+        cells = rows * columns
+        merged = max(1, math.isqrt(cells // len(token_ND)))  # hierarchical models merge patches
+        rows, columns = rows // merged, columns // merged
+        ahead = len(token_ND) - rows * columns
+        if ahead < self.cls or (ahead and merged > 1):
+            expected, choose = ("one of each and [CLS]", "cls=False or ") if self.cls else ("one of each", "")
+            raise InputError(
+                f"{self._pretrained.name}: {len(token_ND)} states of an image of {cells} patches; expected {expected}; "
+                f"choose {choose}another model"
+            )
         patch_ND = token_ND[-rows * columns :]
         if self.grid is not None:
             patch_ND = _cells(patch_ND.reshape(rows, columns, -1), self.grid)
@@ -302,6 +313,11 @@ class ResNetBackbone(Backbone):
         """Return the features of each image, `(cells, dim)` float32; images may have any mode and size."""
         pixels = [self.prepare(image) if isinstance(image, Image.Image) else image for image in images]
         maps_DHW = self._pretrained.states(pixels)
+        if maps_DHW[0].ndim != 3:
+            raise InputError(
+                f"{self._pretrained.name}: last hidden states of shape {maps_DHW[0].shape}, expected a map "
+                f"({self.dim}, rows, columns); choose a ResNet, RegNet or ConvNeXt"
+            )
         return [np.ascontiguousarray(map_DHW.reshape(self.dim, -1).T) for map_DHW in maps_DHW]
 
 

@@ -1,7 +1,7 @@
 """Local folders of published models: those that `extract` used on this machine, and those in POLYPOOL_MODELS.
 
-A feature store records a model by the last part of its folder and by the digest of its weights, so that stores can be
-moved and published. A file in polypool's home records the folder by this digest.
+A feature store records a model by the last part of its folder, or of its file of weights, and by the digest of its
+weights, so that stores can be moved and published. A file in polypool's home records the path by this digest.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ def local_folder(name: str) -> Path | None:
     return next((folder for folder in (named, *within) if folder.is_dir()), None) if named.name else None
 
 
-def remember_folder(name: str, described: Mapping[str, Any]) -> None:
-    """Record the folder that a backbone's model was read from, and drop records of deleted folders.
+def remember_model(name: str, described: Mapping[str, Any]) -> None:
+    """Record the folder or file that a backbone's model was read from, and drop records of deleted ones.
 
     Args:
-        name: the model, as in the backbone's spec.
+        name: the model or the file of its weights, as in the backbone's spec.
         described: output of `Backbone.describe`.
     """
-    folder, sha256 = local_folder(name), described.get("sha256")
-    if folder and sha256:
+    local, sha256 = local_folder(name) or Path(name).expanduser(), described.get("sha256")
+    if name and local.exists() and sha256:
         path = home() / REMEMBERED
-        still = {of: known for of, known in _remembered(path).items() if Path(known).is_dir()}
+        still = {of: known for of, known in _remembered(path).items() if Path(known).exists()}
         make_folder(path.parent)
-        write_json(path, still | {sha256: str(folder.resolve())})
+        write_json(path, still | {sha256: str(local.resolve())})
 
 
-def remembered_folder(described: Mapping[str, Any]) -> Path | None:
-    """Return the recorded folder of a model, which may no longer exist; None without a record."""
-    folder = _remembered(home() / REMEMBERED).get(str(described.get("sha256")))
-    return Path(folder) if folder else None
+def remembered_model(described: Mapping[str, Any]) -> Path | None:
+    """Return the recorded folder or file of a model, which may no longer exist; None without a record."""
+    local = _remembered(home() / REMEMBERED).get(str(described.get("sha256")))
+    return Path(local) if local else None
 
 
 def _remembered(path: Path) -> dict[str, str]:
-    """Return folders of models by the SHA-256 of their weights."""
+    """Return folders and files of models by the SHA-256 of their weights."""
     if not path.exists():
         return {}
     try:

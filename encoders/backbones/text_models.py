@@ -36,6 +36,7 @@ class TextBackbone(Backbone):
 
     def __init__(self, *, name: str, pooled: bool = False, bfloat16: bool = False) -> None:
         from polypool.encoders.backbones.hub import known_as, weights_digest
+        from polypool.encoders.text.bert import positions
 
         kind, projected = ENCODERS.get(self.backbone), pooled and self.pool is None
         assets = kind.prepare((), name=name)
@@ -47,7 +48,7 @@ class TextBackbone(Backbone):
         model = self._encoder.get_submodule(self.model)
         self.dim: int = self._encoder.width if projected else model.config.hidden_size
         self._longest = getattr(self._encoder, "longest", None)  # an encoder with this limit truncates
-        self._longest = None if self._longest else model.config.max_position_embeddings
+        self._longest = None if self._longest else positions(model.config.to_dict()) or None
         self._described = {
             "backbone": self.backbone,
             "name": known_as(name),

@@ -43,6 +43,9 @@ _FROM_THE_PAD = {
 }
 """Model types whose position ids start after the padding id."""
 
+_TWO_DIMENSIONAL = {"modernbert", "ultrabert"}
+"""Model types that add their sliding window to a mask `(B, L)`."""
+
 
 def positions(config: Mapping[str, Any]) -> int:
     """Return the maximum number of tokens of a transformers model; 0 if its configuration has none."""
@@ -61,6 +64,20 @@ def special_ids(tokenizer: Any, *names: str, of: str) -> dict[str, int]:
         raise InputError(f"{of}: its tokenizer has no end token; expected the tokenizer of a text model")
     known = {"start": tokenizer.bos_token_id, "mask": tokenizer.mask_token_id, "pad": tokenizer.pad_token_id}
     return {name: end if known.get(name) is None else known[name] for name in names}
+
+
+def tokenizer_json(tokenizer: Any, *, of: str) -> str:
+    """Return the JSON of a fast tokenizer.
+
+    Raises:
+        InputError: the tokenizer is written in Python only; `of` is the model's name in the message.
+    """
+    if not hasattr(tokenizer, "backend_tokenizer"):
+        kind = type(tokenizer).__name__
+        raise InputError(
+            f"{of}: its tokenizer, {kind}, has no fast version (tokenizer.json); choose a model with one"
+        )
+    return tokenizer.backend_tokenizer.to_str()
 
 
 class Subwords:
@@ -151,7 +168,7 @@ class Bert(TextEncoder):
         tokenizer = from_hub(AutoTokenizer, name)
         return {
             "config": from_hub(AutoConfig, name).to_dict(),
-            "tokenizer": tokenizer.backend_tokenizer.to_str(),
+            "tokenizer": tokenizer_json(tokenizer, of=name),
             "specials": {
                 "start": tokenizer.cls_token_id,
                 "end": tokenizer.sep_token_id,
@@ -177,10 +194,13 @@ class Bert(TextEncoder):
 
     def states(self, token_BL: Tensor, mask_BL: Tensor) -> tuple[Tensor, Tensor]:
         """Return the last hidden states `(B, L, H)`, before the map, and their mask."""
-        whole_BL = mask_BL.long()
-        if shapes_only(
-            mask_BL
-        ):  # transformers reads the values of a (B, L) mask, to drop a mask without padding
+        config, whole_BL = self.bert.config, mask_BL.long()
+        # transformers reads the values of a (B, L) mask for SDPA, to drop a mask without padding
+        if (
+            shapes_only(mask_BL)
+            and config._attn_implementation == "sdpa"
+            and config.model_type not in _TWO_DIMENSIONAL
+        ):
             whole_BL = mask_BL[:, None, None].expand(-1, 1, mask_BL.shape[1], -1)
         return self.bert(input_ids=token_BL, attention_mask=whole_BL).last_hidden_state, mask_BL
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from polypool.encoders.backbones.hub import from_config, from_hub
 from polypool.encoders.encoder import TextEncoder
-from polypool.encoders.text.bert import BertAssets, Subwords, positions, special_ids
+from polypool.encoders.text.bert import BertAssets, Subwords, positions, special_ids, tokenizer_json
 from polypool.infra.paths import ModelName
 from polypool.infra.registry import ENCODERS
 
@@ -74,7 +74,7 @@ class Decoder(TextEncoder):
             specials["end"] = ids[-1]
         return {
             "config": from_hub(AutoConfig, name).to_dict(),
-            "tokenizer": tokenizer.backend_tokenizer.to_str(),
+            "tokenizer": tokenizer_json(tokenizer, of=name),
             "specials": specials,
             "starts": start is not None and ids[:1] == [start],
             "ends": end,

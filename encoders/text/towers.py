@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from polypool.encoders.backbones.hub import from_config, from_hub, half_of_pair
 from polypool.encoders.encoder import TextEncoder
-from polypool.encoders.text.bert import Specials, Subwords, positions, special_ids
+from polypool.encoders.text.bert import Specials, Subwords, positions, special_ids, tokenizer_json
 from polypool.infra.errors import unknown
 from polypool.infra.fields import at_least
 from polypool.infra.paths import ModelName
@@ -81,7 +81,7 @@ class _TextTower(TextEncoder):
         tokenizer = from_hub(getattr(transformers, cls.tokenizer_kind), name)
         return {
             "config": config.to_dict(),
-            "tokenizer": tokenizer.backend_tokenizer.to_str(),
+            "tokenizer": tokenizer_json(tokenizer, of=name),
             "specials": special_ids(tokenizer, "start", "end", "mask", "pad", of=name),
             "strips": bool(cls.strips) and tokenizer.eos_token == cls.strips,
         }

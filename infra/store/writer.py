@@ -212,8 +212,7 @@ class StoreWriter:
             skipped, _ = self._findings.close(self.folder)
             raise InputError(f"{self.folder}: there are no features to store; {describe(skipped)}")
         if tolerance is not None:
-            kept = {"": sum(shard.sets for shard in self._shards)}
-            self._findings.judge(self.folder, tolerance=tolerance, rows=(kept, "sets"))
+            self.judge(tolerance)
         skipped, flagged = self._findings.close(self.folder)
         manifest = Manifest(
             source=self.source,
@@ -232,6 +231,17 @@ class StoreWriter:
         self._manifest = manifest
         self._release()
         return manifest
+
+    def judge(self, tolerance: Tolerance) -> None:
+        """Refuse too many skipped sets; call it before columns are closed, so that a repeated job extends them, too.
+
+        Raises:
+            InputError: as `close`.
+        """
+        if kept := sum(shard.sets for shard in self._shards) + len(
+            self._open
+        ):  # `close` refuses an empty store
+            self._findings.judge(self.folder, tolerance=tolerance, rows=({"": kept}, "sets"))
 
     def _refuse(self, id: str, x_ND: np.ndarray) -> str | None:
         """Return why a set cannot be stored, the same text for all such sets."""

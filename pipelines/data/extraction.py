@@ -30,10 +30,9 @@ from polypool.encoders.backbones import (
     ImageFeatures,
     build_backbone,
     recorded_backbone,
-    recorded_spec,
     vectors,
 )
-from polypool.encoders.backbones.model_folders import remember_folder
+from polypool.encoders.backbones.model_folders import remember_model
 from polypool.infra.digests import why_changed
 from polypool.infra.errors import AbsentError, AwayError, InputError, MissingError
 from polypool.infra.fields import from_plain
@@ -157,14 +156,14 @@ class Extractor:
     """Extracts features of batches of images, texts or videos with a backbone.
 
     Args:
-        backbone: spec of the backbone.
+        backbone: a backbone, or its spec.
         threads: number of images or videos decoded concurrently.
         trusting: modules whose code the spec may name.
     """
 
-    def __init__(self, *, backbone: str, threads: int, trusting: Sequence[str] = ()) -> None:
+    def __init__(self, *, backbone: str | Backbone, threads: int, trusting: Sequence[str] = ()) -> None:
         trust_modules(*trusting)
-        self._backbone: Any = build_backbone(backbone)
+        self._backbone: Any = build_backbone(backbone) if isinstance(backbone, str) else backbone
         self._pool = ThreadPoolExecutor(threads)
 
 
@@ -272,7 +271,12 @@ class VideoExtractor(Extractor):
     """Decodes videos and extracts their features, with the settings `videos`."""
 
     def __init__(
-        self, *, backbone: str, threads: int, videos: VideoSettings, trusting: Sequence[str] = ()
+        self,
+        *,
+        backbone: str | Backbone,
+        threads: int,
+        videos: VideoSettings,
+        trusting: Sequence[str] = (),
     ) -> None:
         super().__init__(backbone=backbone, threads=threads, trusting=trusting)
         self._videos, self.columns = videos, videos.columns(self._backbone)
@@ -451,7 +455,7 @@ def extract(
     listed = partial(_listed, opened, limits, texts=texts)
     with StoreWriter(store, dim=work.dim, dtype=dtype, source=source, extends=extends) as writer:
         before = len(writer.done)
-        frames = _write(writer, work, opened, listed, out=store, extends=extends)
+        frames = _write(writer, work, opened, listed, out=store, extends=extends, tolerance=tolerance)
         trained = (item.id for item in listed() if item.split == "train") if texts else opened.training_ids()
         manifest = writer.close(statistics_of=trained, tolerance=tolerance)
     return Extracted(
@@ -501,7 +505,8 @@ def _work(backbone: str, reads: str, videos: VideoOptions, *, batch: int) -> _Wo
         )
     if built.note:
         print(f"note: {built.note}", file=sys.stderr)
-    remember_folder(str(Spec.parse(backbone).params.get("name", "")), described := built.describe())
+    params = Spec.parse(backbone).params
+    remember_model(str(params.get("name") or params.get("weights") or ""), described := built.describe())
     plan = VideoSettings.plan(built, videos, batch=batch) if reads == "video" else None
     return _Work(
         unit=reads,
@@ -613,6 +618,7 @@ def _write(
     *,
     out: Path | Url,
     extends: bool,
+    tolerance: Tolerance,
 ) -> int:
     """Extract and store the listed items that are not stored yet; return the number of decoded frames."""
     frames = 0
@@ -637,6 +643,7 @@ def _write(
                 if length := row.get("odd"):
                     why = "a clip whose length contradicts the seconds in its id: is it the whole video?"
                     writer.note(Flagged(where=f"{where}, {length}", why=why))
+        writer.judge(tolerance)
     return frames
 
 
@@ -695,14 +702,13 @@ class FileFeatures:
             pool=recorded.get("pool", "mean"),
             decoder=recorded["decoder"].partition(" ")[0],
         )
-        spec = recorded_spec(self._extractor, where=self._where)
         videos = VideoSettings.plan(self._backbone, options, batch=self.source.get("batch", 16))
         if videos.version != recorded["decoder"]:
             print(
                 f"note: frames are decoded by {videos.version}, the store's by {recorded['decoder']}",
                 file=sys.stderr,
             )
-        return VideoExtractor(backbone=spec, threads=1, videos=videos)
+        return VideoExtractor(backbone=self._backbone, threads=1, videos=videos)
 
     def check(self, *, video: bool) -> None:
         """Check that features of images, or of videos, can be extracted.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -91,3 +94,12 @@ def test_decoder_backbone_matches_encoder_states(name):
     np.testing.assert_allclose(pooled(TEXTS)[0][0], stored(TEXTS)[0][-1], rtol=1e-6)
     described = stored.describe()
     assert type(stored).pieces(described, "a dog") == ["a", "dog", "[SEP]"]
+
+
+def test_decoder_without_position_limit_reads_long_texts(tmp_path):
+    path = Path(save_decoder(tmp_path / "decoder", "bloom")) / "config.json"
+    config = json.loads(path.read_text())
+    del config["max_position_embeddings"]
+    path.write_text(json.dumps(config))
+    (x_ND,) = BACKBONES.get("decoder")(name=str(path.parent))(["a " * 100])
+    assert x_ND.shape == (101, 8)

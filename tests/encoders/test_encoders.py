@@ -4,6 +4,7 @@ import unicodedata
 import numpy as np
 import pytest
 import torch
+from asking import as_on_a_gpu
 from tiny_models import save_bert
 
 from polypool.aggregators.ranks.gpo import GPO
@@ -21,7 +22,7 @@ from polypool.encoders.text.tokenizers import (
 from polypool.encoders.visual.stored import Grid, PooledRegions, Regions
 from polypool.infra.compute.batchnorm import SetBatchNorm
 from polypool.infra.errors import InputError
-from polypool.infra.registry import ENCODERS
+from polypool.infra.registry import BACKBONES, ENCODERS
 from polypool.tasks.inputs.texts import Captions
 from polypool.tasks.models.branch import Branch
 
@@ -209,6 +210,9 @@ def test_texts_are_cut_to_model_positions(tmp_path, kind):
     assert token_BL[0].tolist() == token_BL[1].tolist() == [2, *[5, 6] * 7, 3]
     encoder = ENCODERS.get("bert")(assets, width=6, name=name)
     assert encoder(token_BL, mask_BL)[0].shape == (2, 16, 6)
+    backbone = BACKBONES.get("bert")(name=name)
+    x_ND, reason = backbone(["a dog " * 7, "a dog " * 7 + "a"])
+    assert (len(x_ND), reason) == (16, "17 tokens, and the model reads 16")
 
 
 def test_vocabulary_counts_encodes_and_displays_words():
@@ -285,6 +289,38 @@ def test_bert_loads_from_folder_and_rebuilds_from_assets(tiny_bert):
     torch.testing.assert_close(again.eval()(token, mask)[0], out)
     encoder.train()(token, mask)[0].sum().backward()
     assert all(p.grad is not None for p in encoder.parameters()), "DDP needs a gradient for every weight"
+
+
+@pytest.mark.parametrize("kind", ["bert", "mpnet", "deberta-v2", "modernbert", "ultrabert"])
+def test_bert_gpu_path_matches_cpu(kind):
+    import transformers as tf
+
+    size = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+    size |= {"vocab_size": 13, "pad_token_id": 0, "cls_token_id": 2, "sep_token_id": 3}
+    if kind in ("modernbert", "ultrabert"):
+        size |= {"bos_token_id": 2, "eos_token_id": 3, "sliding_window": 4, "local_attention": 4}
+    torch.manual_seed(0)
+    encoder = ENCODERS.get("bert")(
+        {"config": tf.AutoConfig.for_model(kind, **size).to_dict()}, width=6
+    ).eval()
+    for weight in encoder.parameters():
+        weight.data.normal_(std=0.4)
+    mask_BL = torch.arange(12) < torch.tensor([12, 5])[:, None]
+    token_BL = torch.randint(5, 13, (2, 12)) * mask_BL
+    expected_BLD, _ = encoder(token_BL, mask_BL)
+    with as_on_a_gpu():
+        x_BLD, _ = encoder(token_BL, mask_BL)
+    torch.testing.assert_close(x_BLD[mask_BL], expected_BLD[mask_BL])
+
+
+@pytest.mark.parametrize("name", ["bert", "decoder"])
+def test_tokenizer_without_fast_version_is_refused(tmp_path, name):
+    import transformers as tf
+
+    for part in (tf.CanineConfig(), tf.CanineTokenizer()):
+        part.save_pretrained(tmp_path)
+    with pytest.raises(InputError, match=r"its tokenizer, CanineTokenizer, has no fast version"):
+        ENCODERS.get(name).prepare((), name=str(tmp_path))
 
 
 def test_bfloat16_batch_norm_keeps_float32_statistics():

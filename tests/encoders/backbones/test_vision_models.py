@@ -1,14 +1,18 @@
-"""`patches` of vision models of several architectures, distinguished by the shape of their output."""
+"""Vision models of several architectures, distinguished by the shape of their output."""
 
 from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 import torch
+from pictures import noise
+from tiny_models import save_vit
 
+from polypool.infra.errors import InputError
 from polypool.infra.fields import from_plain
-from polypool.infra.registry import ENCODERS
+from polypool.infra.registry import BACKBONES, ENCODERS
 
 FLAT = {
     "hidden_size": 8,
@@ -89,3 +93,37 @@ def test_class_token_comes_first_or_is_refused(tmp_path):
     name = saved(tmp_path / "ijepa", "ijepa", FLAT)
     with pytest.raises(ValueError, match=r"ijepa has no \[CLS\] token"):
         PATCHES(PATCHES.prepare(name=name, size=32), name=name, size=32, class_token=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "cls", "message"),
+    [
+        ("vit_mae", FLAT, False, "5 states of an image of 16 patches; expected one of each; choose another"),
+        ("vit_mae", FLAT | {"patch_size": 4, "mask_ratio": 0.9}, False, "7 states of an image of 64 patches"),
+        ("ijepa", FLAT, True, r"16 states .* one of each and \[CLS\]; choose cls=False"),
+        ("swin", SWIN, True, r"16 states .* one of each and \[CLS\]; choose cls=False"),
+    ],
+)
+def test_vit_requires_a_state_for_each_patch(kind, settings, cls, message, tmp_path):
+    backbone = BACKBONES.get("vit")(name=saved(tmp_path / kind, kind, settings), cls=cls)
+    with pytest.raises(InputError, match=message):
+        backbone([noise()])
+
+
+def test_vit_averages_merged_patches_over_grid_cells(tmp_path):
+    name = saved(tmp_path / "swin", "swin", SWIN)
+    every_ND, cell_ND = (BACKBONES.get("vit")(name=name, grid=grid)([noise()])[0] for grid in (None, 2))
+    assert every_ND.shape == (16, 16)
+    np.testing.assert_allclose(cell_ND[0], every_ND[[0, 1, 4, 5]].mean(axis=0), rtol=1e-5, atol=1e-6)
+
+
+def test_resnet_refuses_tokens(tmp_path):
+    backbone = BACKBONES.get("resnet")(name=saved(tmp_path / "dinov3", "dinov3_convnext", STAGES))
+    with pytest.raises(InputError, match=r"states of shape \(2, 10\), expected a map \(10, rows, columns\)"):
+        backbone([noise()])
+
+
+def test_missing_pooler_does_not_change_the_digest(tmp_path):
+    name = save_vit(tmp_path / "vit")  # without a pooler, as google/vit-base-patch16-224
+    one, two = (BACKBONES.get("vit")(name=name).describe()["sha256"] for _ in range(2))
+    assert one == two

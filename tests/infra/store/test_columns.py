@@ -10,7 +10,7 @@ from stores import flip
 
 from polypool.infra.errors import InputError
 from polypool.infra.store import FeatureStore
-from polypool.infra.store.findings import SKIPPED, Skipped, Tolerance
+from polypool.infra.store.findings import SKIPPED, Skipped, Tolerance, TooMuchSkipped
 from polypool.infra.store.writer import ColumnsWriter, with_columns
 from polypool.tasks.datasets.features import Features, write_features
 
@@ -32,10 +32,8 @@ def read(sets=SETS, **changed):
 
 def write(folder: Path, sets=None, **options):
     sets = read() if sets is None else sets
-    tolerance = Tolerance(allow_skipped=True)
-    return write_features(
-        folder, sets, source={"reader": "test"}, dtype="float32", tolerance=tolerance, **options
-    )
+    options = {"tolerance": Tolerance(allow_skipped=True)} | options
+    return write_features(folder, sets, source={"reader": "test"}, dtype="float32", **options)
 
 
 def test_columns_align_with_vectors(tmp_path):
@@ -94,6 +92,16 @@ def test_resumed_store_equals_uninterrupted_store(tmp_path):
         if path.is_file()
     }
     assert files("again") == files("whole")
+
+
+def test_repeated_job_extends_columns_after_too_many_skipped_sets(tmp_path):
+    bad = read(s1={"x_ND": np.full_like(SETS["s1"]["x_ND"], np.nan)})
+    with pytest.raises(TooMuchSkipped):
+        write(tmp_path / "s", bad, tolerance=Tolerance())
+    write(tmp_path / "s")
+    store = FeatureStore.open(tmp_path / "s")
+    assert sorted(store.ids.to_pylist()) == sorted(SETS)
+    assert all(store.column(name).ids.equals(store.ids) for name in store.columns)
 
 
 def test_missing_and_foreign_columns_are_refused(tmp_path):

@@ -10,7 +10,7 @@ from describing import in_this_process
 from tiny_models import save_bert, save_clip, save_siglip
 from verbs import exit_code, reasons
 
-from polypool.encoders.backbones.model_folders import remembered_folder
+from polypool.encoders.backbones.model_folders import remembered_model
 from polypool.infra.errors import InputError
 from polypool.infra.registry import BACKBONES, ENCODERS
 from polypool.infra.store import FeatureStore
@@ -71,7 +71,7 @@ def test_each_distinct_text_stores_its_token_states(tmp_path, bert):
     np.testing.assert_allclose(store.manifest.statistics["mean"], train.mean(0), atol=1e-5)
     extractor = store.manifest.source["extractor"]
     assert extractor["name"] == "tiny-bert"
-    assert remembered_folder(extractor) == Path(bert)
+    assert remembered_model(extractor) == Path(bert)
 
 
 def test_bfloat16_states_are_close_and_recorded(bert):

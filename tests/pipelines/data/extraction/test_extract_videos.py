@@ -5,12 +5,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from clips import pictures, server, write_bad, write_clip
 from describing import corpus_of_files, in_this_process
 from PIL import Image
+from tiny_models import save_clip
 from verbs import exit_code, reasons, sets_of
 
 from polypool.encoders.backbones.cells import Cells
+from polypool.encoders.backbones.inception import I3D
 from polypool.infra import video
 from polypool.infra.errors import InputError
 from polypool.infra.files import sha256
@@ -18,8 +21,9 @@ from polypool.infra.store import FeatureStore
 from polypool.infra.video import SECONDS, choose_decoder, choose_frames, describe_decoder, frames
 from polypool.pipelines.commands import extract as verb
 from polypool.pipelines.data import extraction
-from polypool.pipelines.data.extraction import VideoExtractor, VideoOptions, VideoSettings
+from polypool.pipelines.data.extraction import FileFeatures, VideoExtractor, VideoOptions, VideoSettings
 from polypool.tasks.datasets.corpus import Corpus, Item, Tolerance, write_corpus
+from polypool.tasks.inputs.visuals import FeatureSource
 
 extract = functools.partial(verb.extract, tolerance=Tolerance(allow_skipped=True))
 
@@ -163,7 +167,31 @@ def test_whole_video_backbone_gets_all_frames(clips, tmp_path):
     assert {len(x_ND) for x_ND in sets_of(tmp_path / "six").values()} == {min(n, 6) for n in LENGTHS[:5]}
 
 
-def test_hanging_or_crashing_decoder_skips_video(tmp_path, monkeypatch):
+class Steps(torch.nn.Module):
+    """A fake I3D: the mean over every 8 frames."""
+
+    def forward(self, pixels_13THW: torch.Tensor) -> torch.Tensor:
+        step_1T = pixels_13THW.mean(dim=(1, 3, 4)).unflatten(1, (-1, 8)).mean(dim=2)
+        return step_1T[:, 1:, None].expand(-1, -1, 1024)
+
+
+@pytest.mark.parametrize("kind", ["clip", "i3d"])
+def test_model_of_another_folder_describes_video_files(clips, tmp_path, new_home, monkeypatch, kind):
+    monkeypatch.setattr(I3D, "load", lambda path: Steps())
+    (tmp_path / "weights.pt").write_bytes(b"weights")
+    specs = {
+        "clip": f"clip(name={save_clip(tmp_path / 'tiny-clip')!r})",
+        "i3d": f"i3d(weights={str(tmp_path / 'weights.pt')!r})",
+    }
+    extract(corpus=clips, out=tmp_path / "store", backbone=specs[kind], dtype="float32", video=True)
+    store, item = FeatureStore.open(tmp_path / "store"), good(clips)[1]
+    made = FileFeatures(FeatureSource.of(store))
+    x_ND = made.of(Corpus.open(clips).image_path(item), video=True)
+    made.close()
+    np.testing.assert_allclose(x_ND, sets_of(tmp_path / "store")[item.id], rtol=1e-5, atol=1e-6)
+
+
+def test_failing_decoder_skips_video(tmp_path, monkeypatch):
     videos = tmp_path / "videos"
     videos.mkdir()
     names = ("hang", "a", "crash", "b")
