@@ -91,6 +91,7 @@ def write_features(
                 why = columns.offer(writer, entry.id, entry.x_ND, entry.columns, where=entry.where)
                 if why is None and entry.odd:
                     writer.note(Flagged(where=entry.where, why=entry.odd))
+            writer.judge(tolerance)
         return writer.close(statistics_of=training, tolerance=tolerance)
 
 

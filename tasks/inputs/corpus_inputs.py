@@ -204,6 +204,7 @@ class CorpusInputs:
                 f"note: {store.folder}: features are not standardised, as their store has no statistics: {LACKING}",
                 file=sys.stderr,
             )
+        self.visual_augmentation()
         self.text_augmentation()
         if self.text_store is None:
             return
@@ -308,7 +309,7 @@ class CorpusInputs:
             InputError: one of them has no features, or no file.
         """
         data = self.run.data
-        augment = AUGMENTATIONS.build(data.visual_augment) if data.visual_augment else None
+        augment = self.visual_augmentation()
         if self.store:
             ids = [item.id for item in items]
             return StoredSets(self.store, ids, augment=augment, limit=data.max_frames)
@@ -385,6 +386,22 @@ class CorpusInputs:
     def unknown_words(self, text: str) -> list[str]:
         """Return the unknown words of a text; empty for a text encoder of subwords or features."""
         return unknown_words(self._tokenizer, text) if self.reads_words else []
+
+    def visual_augmentation(self) -> Drop | None:
+        """Return the augmentation of images or videos in training; None if the run has none.
+
+        Raises:
+            InputError: an augmentation of words.
+        """
+        if not (spec := self.run.data.visual_augment):
+            return None
+        augment = AUGMENTATIONS.build(spec)
+        if isinstance(augment, MaskReplaceDelete):
+            raise InputError(
+                f"--data.visual-augment {spec!r} changes words, and not {self.modality}s; choose one that does, such "
+                "as 'drop(p=0.2)', or none"
+            )
+        return augment
 
     def text_augmentation(self) -> TextAugmentation | None:
         """Return the augmentation of texts in training; None if the run has none.

@@ -104,8 +104,8 @@ class Arrays(ArrayReader):
                 status = path.stat()
                 listed.update(repr((path.name, status.st_size, status.st_mtime_ns)).encode())
         settings = {name: getattr(self, name) for name in ("key", "channels_first", "channels_last")}
-        source = {"files": len(files), "first": files[0].name, "listing": listed.hexdigest()}
-        return Reading(rows=self._sets(files), source=source | settings)
+        source = {"count": len(files), "first": files[0].name, "listing": listed.hexdigest()}
+        return Reading(rows=self._sets(files), source={"files": [source], **settings})
 
     def _sets(self, files: list[Path]) -> Iterator[Features | Skipped]:
         ids_files = {} if self.ids else _ids_files(files)

@@ -18,7 +18,10 @@ from polypool.tasks.datasets.corpus import Item
 from polypool.tasks.datasets.splits import Published
 
 IMAGES = (".jpg", ".jpeg", ".png")
-VIDEOS = (".mp4", ".avi", ".webm", ".mkv", ".mov", ".m4v", ".mpg", ".mpeg", ".wmv", ".flv", ".3gp", ".gif")
+VIDEOS = (
+    *(".mp4", ".avi", ".webm", ".mkv", ".mov", ".m4v", ".mpg", ".mpeg", ".mts", ".m2ts"),
+    *(".wmv", ".flv", ".3gp", ".3g2", ".gif"),
+)
 FRAMES = "/"
 """Suffix of the path of a folder of frames."""
 _NUMBER = re.compile(r"0*(\d+)$")

@@ -204,8 +204,8 @@ def _unnamed(lacking: Sequence[str], names: Sequence[str], *, kind: str, ids: bo
 class Table(ColumnReader):
     """Read a table of your own: CSV, TSV, JSON lines or Parquet, with a picture or video and a text in each row.
 
-    A picture's captions are in several rows, or a list in one; the answers to a question likewise. Columns without an
-    option are guessed by their names, and printed.
+    A picture's captions are in several rows, or a list in one; the answers to a question likewise. A list of questions
+    has a list with an answer to each. Columns without an option are guessed by their names, and printed.
     """
 
     file: tuple[Path, ...]
@@ -334,12 +334,29 @@ def _rows(
                 yield row
                 continue
             number += 1
-            values = {part: row.get(name) for part, name in named.items()}
+            values: dict[str, Any] = {part: row.get(name) for part, name in named.items()}
             if file.split:
                 values["split"] = file.split
             if below != os.curdir and isinstance(path := values.get("media"), str) and path.strip():
                 values["media"] = os.path.join(below, path.strip())
-            yield from row_of(f"{file.path.name}, row {number - before}", values, number=number)
+            where = f"{file.path.name}, row {number - before}"
+            if file.separator:
+                if "\n" in (values.get("text") or ""):
+                    why = "a text of several lines; if it is none, a quote in the file is not closed"
+                    yield Flagged(where=where, why=why)
+                values |= {part: _listed(values[part]) for part in ("text", "answer") if part in values}
+            yield from row_of(where, values, number=number)
+
+
+def _listed(cell: str | None) -> str | list[str] | None:
+    """Return the strings of a cell that holds a JSON list of them, as in Flickr30k's table on the hub; or the cell."""
+    if not cell or not cell.startswith("["):
+        return cell
+    try:
+        texts = parse_json(cell.encode(), where="a cell", what="a list of strings")
+    except InputError:
+        return cell
+    return texts if all(isinstance(text, str) for text in texts) else cell
 
 
 class TableFile:
@@ -535,13 +552,23 @@ class Row:
 
 
 def row_of(where: str, values: Mapping[str, Any], *, number: int) -> Iterator[Row | Skipped | Flagged]:
-    """Yield a row and warnings about it, or why it is unusable.
+    """Yield a row and warnings about it, or why it is unusable; of a list of questions, a row for each.
 
     Args:
         where: its place, for messages.
         values: by the meanings that `ColumnReader.columns` gives.
         number: of the row, from 1.
     """
+    lists = {part: value for part, value in values.items() if isinstance(value, list)}
+    if "answer" in values and len(lists.get("text", ())) > 1:
+        if "answer" not in lists or len({*map(len, lists.values())}) > 1:
+            yield Skipped(where=where, why="a list of questions without an answer to each")
+            return
+        for place, each in enumerate(zip(*lists.values(), strict=True), start=1):
+            id = f"{values.get('question_id') or number}-{place}"
+            own = {**values, "question_id": id, **dict(zip(lists, each, strict=True))}
+            yield from row_of(f"{where}, question {place}", own, number=number)
+        return
     named = [values.get(part) for part in ("media", "id", "split", "question_id")]
     if any(isinstance(value, bool) or not isinstance(value, str | int | None) for value in named):
         why = "a path, an id or a split that is neither text nor a whole number"
@@ -559,10 +586,6 @@ def row_of(where: str, values: Mapping[str, Any], *, number: int) -> Iterator[Ro
         return
     texts = yield from _strings(values.get("text"), what="a text", where=where)
     answers = yield from _strings(values.get("answer"), what="an answer", where=where)
-    if any("\n" in text for text in texts):
-        yield Flagged(
-            where=where, why="a text of several lines; if it is none, a quote in the file is not closed"
-        )
     about = {part: values.get(part) for part in ("label", "question_type", "answer_type")}
     yield Row(
         where=where,
@@ -724,7 +747,10 @@ _TEXTS = ("txt", "caption", "text", "json")
 @READERS.register("webdataset")
 @dataclass(frozen=True, kw_only=True)
 class WebDataset(DividedReader):
-    """Read tar shards of WebDataset: `1.jpg` with `1.txt`, or with a caption in `1.json`; pictures become files."""
+    """Read tar shards of WebDataset: `1.jpg` with `1.txt`, or with a caption in `1.json`; pictures become files.
+
+    A text file holds a caption a line.
+    """
 
     shards: tuple[Path, ...]
     """The tar files, compressed or not."""
@@ -780,7 +806,9 @@ def _samples(shard: Path, folder: Path) -> Iterator[Row | Skipped | Flagged]:
             yield Skipped(where=where, why="a sample without a picture or a text")
         else:
             write_picture(folder / path, data)
-            yield from row_of(where, {"media": path, "text": sample[text]}, number=number)
+            said = sample[text]
+            lines = [line for line in said.splitlines() if line.strip()] if isinstance(said, str) else said
+            yield from row_of(where, {"media": path, "text": lines}, number=number)
 
 
 def _files(part: Any, column: str) -> Any:
@@ -816,7 +844,8 @@ def _loaded(called: str, *args: Any, **options: Any) -> Any:
 class HuggingFace(ColumnReader):
     """Read a data set that `datasets` loads: by its name on the hub, or a local folder of Parquet, CSV or pictures.
 
-    Its code is never run. Its splits are kept; a data set with `train` alone is divided at random.
+    Its code is never run. Its splits are kept. In a data set with one, a column may name others; one with `train` alone
+    is divided at random.
     """
 
     name: str
@@ -833,8 +862,16 @@ class HuggingFace(ColumnReader):
         parts = {str(split): part for split, part in loaded.items()}
         if not parts:
             raise InputError(f"{self.name}: has no splits")
-        named, notes = self.columns(next(iter(parts.values())).column_names, divided=True)
-        divided = bool(self.split) or {split_called(split) for split in parts} == {"train"}
+        one, *others = parts.values()
+        named, notes = self.columns(one.column_names, divided=bool(self.split or others))
+        splits = [*parts]
+        if "split" in named:
+            words = [str(word) for word in one.unique(named["split"])]
+            if len(words) > 1 and {*map(split_called, words)} <= {*SPLITS}:
+                splits = words
+            else:
+                named, notes = self.columns(one.column_names, divided=True)
+        divided = bool(self.split) or ("split" not in named and {*map(split_called, parts)} == {"train"})
         folder = make_folder(self.images)
         firsts = accumulate(map(len, parts.values()), initial=1)
         rows = (
@@ -854,7 +891,7 @@ class HuggingFace(ColumnReader):
                 **(asdict(self.random) if divided else {}),
             },
             images=folder.absolute(),
-            notes=(*notes, str(self.random) if divided else f"splits: {', '.join(parts)}"),
+            notes=(*notes, str(self.random) if divided else f"splits: {', '.join(splits)}"),
         )
 
 
@@ -881,7 +918,7 @@ def _hub_rows(
     for number, row in enumerate(part):
         where = f"{split}, row {number}"
         values: dict[str, Any] = {meant: row[name] for meant, name in named.items()}
-        values["split"] = "" if divided else split
+        values.setdefault("split", "" if divided else split)
         id = values.get("id")
         if id is not None and id in path_of:
             yield from row_of(where, values | {"media": path_of[id]}, number=first + number)
@@ -889,7 +926,7 @@ def _hub_rows(
         data = _bytes(row[media])
         if not (kind := _kind(data)):
             why = "a row without a picture that can be read"
-            yield Skipped(where=where, why=why, split=split_called(split))
+            yield Skipped(where=where, why=why, split=split_called(values["split"] or split))
             continue
         path = f"{split}/{number}.{kind}"
         write_picture(folder / path, data)
@@ -904,5 +941,5 @@ def _kind(data: bytes) -> str:
         with Image.open(io.BytesIO(data)) as image:
             kind = (image.format or "").lower()
             return "jpg" if kind == "jpeg" else kind
-    except (OSError, ValueError, Image.DecompressionBombError):
+    except (OSError, ValueError, Image.DecompressionBombError, Image.DecompressionBombWarning):
         return ""

@@ -3,7 +3,8 @@
 Each split is a file:
 
 - DiDeMo's `train_data.json`, `val_data.json` and `test_data.json`, `[{"video": "<name>.mov", "description", "times",
-  ...}, ...]`, several entries a video: 8,395, 1,065 and 1,004 videos. Ids are names without the suffix.
+  ...}, ...]`, several entries a video: 8,395, 1,065 and 1,004 videos. Ids are names without the suffix, which differs
+  between entries of a video: `<name>.mov`, `<name>.`.
 - ActivityNet Captions' `train.json` and `val_1.json`, `{"v_<YouTube id>": {"duration", "timestamps", "sentences":
   [...]}, ...}`: 10,009 and 4,917 videos. The second file is the usual test set.
 
@@ -111,7 +112,7 @@ def _videos(path: Path, others: dict[str, dict[str, str]]) -> Generator[Skipped,
             yield Skipped(where=where, why=why)
             continue
         stem, suffix = os.path.splitext(entry["video"])
-        id = stem if suffix.lower() in VIDEOS else entry["video"]
+        id = stem if not many or suffix.lower() in VIDEOS else entry["video"]
         if any(id in others[split] for split in others):
             yield Skipped(where=f"id {id}, {where}", why="a video of another split, where it is left")
         elif many and not all(isinstance(sentence, str) for sentence in entry[text]):

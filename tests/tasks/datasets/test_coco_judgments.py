@@ -20,6 +20,7 @@ from polypool.infra.tracking import tracking_uri
 from polypool.pipelines.comparison.comparison import compare
 from polypool.pipelines.models import run_evaluation
 from polypool.pipelines.models.trained import load
+from polypool.pipelines.training.train import prepare
 from polypool.tasks.datasets.coco_judgments import eccv_files, read_cxc, read_eccv
 from polypool.tasks.datasets.corpus import Corpus, write_corpus
 from polypool.tasks.scoring.crisscrossed import right_answers
@@ -186,6 +187,15 @@ def test_missing_ratings_or_caption_ids_are_refused(home, run):
         adapter = TASKS.build(unnamed.task, unnamed)
         with pytest.raises(InputError, match=f"no ids, or an id twice, and small-{right} finds"):
             adapter.evaluate(adapter.model(), "test", f"small-{right}")
+
+
+@pytest.mark.parametrize(
+    "pairs", [{"cross": "cross_modal(heads=2)"}, {"aggregator": "xpool", "text_aggregator": "mean"}]
+)
+def test_model_of_pairs_is_not_trained_for_cxc(run, pairs):
+    with pytest.raises(InputError, match="'small-cxc' also compares captions with captions"):
+        prepare(replace(run, protocol="small-cxc", **pairs))
+    assert prepare(replace(run, protocol="small-eccv", **pairs))
 
 
 def test_protocols_are_compared_side_by_side(home, run):

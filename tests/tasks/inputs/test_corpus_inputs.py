@@ -248,6 +248,10 @@ CHANGES = [
         {"text": "bigru(width=16)"},
         "'drop(p=0.2)' does not change words, which the text encoder 'bigru' reads",
     ),
+    (
+        {"data": {"visual_augment": "delete"}},
+        "--data.visual-augment 'delete' changes words, and not images; choose one that does, such as 'drop(p=0.2)'",
+    ),
     ({"data": {"max_words": 5}}, "--data.max-words 5 cuts words, and"),
     ({"data": {"texts": ""}}, "'stored_text' reads stored features of texts; name a store by --texts"),
     ({"model": "hgr", "aggregator": "attention"}, "the model 'hgr' reads the words of captions"),
@@ -255,7 +259,7 @@ CHANGES = [
 ]
 
 
-def test_incompatible_text_settings_are_refused(texts):
+def test_incompatible_settings_of_texts_and_augmentations_are_refused(texts):
     for change, message in CHANGES:
         with pytest.raises(InputError) as caught:
             TASKS.build(texts.task, derive(texts, **change))

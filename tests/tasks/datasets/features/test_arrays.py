@@ -232,6 +232,22 @@ def test_npz_boxes_are_stored_as_a_column(tmp_path):
     assert [f"{id}.npz" in listed for id in "abcde"] == [True, False, True, True, True]
 
 
+def test_extend_adds_the_arrays_of_another_folder(tmp_path):
+    for folder, names in (("one", "ab"), ("two", "bc")):
+        (tmp_path / folder).mkdir()
+        for name in names:
+            np.save(tmp_path / folder / f"{name}.npy", np.ones((2, 4), np.float32))
+    words = ("--out", tmp_path / "out")
+    ingested("arrays", "--dir", tmp_path / "one", *words)
+    refused("adds to it with --extend", "arrays", "--dir", tmp_path / "two", *words)
+    for _ in range(2):
+        ingested("arrays", "--dir", tmp_path / "two", *words, "--extend")
+    assert list(sets_of(tmp_path / "out")) == ["a", "b", "c"]
+    files = FeatureStore.open(tmp_path / "out").manifest.source["files"]
+    assert [(each["count"], each["first"]) for each in files] == [(2, "a.npy"), (2, "b.npy")]
+    refused("made with another key", "arrays", "--dir", tmp_path / "two", "--key", "x", *words, "--extend")
+
+
 def test_ids_include_folders_but_not_hidden_ones(tmp_path):
     for name in ("a/1", "a/b/1", "1", ".hidden/2"):
         (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)

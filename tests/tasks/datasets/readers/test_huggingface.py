@@ -76,11 +76,43 @@ def test_hf_questions_share_images_and_have_unique_ids(tmp_path):
     assert len([*(tmp_path / "pictures").rglob("*.png")]) == 5
 
 
+def test_hf_single_split_is_divided_by_its_column_of_splits(tmp_path):
+    """As nlphuji/flickr30k on the hub, whose only split is called `test`."""
+    names = ["train", "train", "validation", "test"]
+    words = write_parquet(
+        tmp_path, test=[row | {"split": name} for row, name in zip(rows(4), names, strict=True)]
+    )
+    said, corpus, _ = corpus_of(tmp_path / "out", *words)
+    assert "guessed: split: the column 'split'" in said
+    assert "splits: train, validation, test" in said
+    assert corpus.splits == {"train": 2, "val": 1, "test": 1}
+    assert [item.captions for item in corpus.items("val")] == [("picture 2", "number 2")]
+    assert "splits are random" in corpus_of(tmp_path / "shares", *words, "--split", "2/1/1")[0]
+
+
+@pytest.mark.parametrize("part", ["train", "test"])
+def test_hf_column_of_other_words_does_not_divide(part, tmp_path):
+    words = write_parquet(
+        tmp_path, **{part: [row | {"split": f"fold {row['other'] % 2}"} for row in rows(10)]}
+    )
+    constant = write_parquet(tmp_path / "constant", train=[row | {"split": "train"} for row in rows(10)])
+    assert corpus_of(tmp_path / "also", *constant)[1].splits == {"train": 6, "val": 2, "test": 2}
+    said, corpus, _ = corpus_of(tmp_path / "out", *words)
+    assert "'split'" in next(line for line in said.splitlines() if "not read: the columns" in line)
+    assert corpus.splits == ({"train": 6, "val": 2, "test": 2} if part == "train" else {"test": 10})
+
+
+@pytest.mark.filterwarnings(
+    "error::PIL.Image.DecompressionBombWarning"
+)  # as `polypool.infra.pictures` sets it
 def test_hf_bad_images_are_listed_and_bad_input_is_refused(tmp_path, monkeypatch):
-    broken = [{"image": {"bytes": b"no picture", "path": None}, "captions": ["a"], "other": 0}]
+    bad = [b"no picture", huge := io.BytesIO()]
+    Image.new("1", (10_000, 10_000)).save(huge, "png")
+    bad[1] = huge.getvalue()
+    broken = [{"image": {"bytes": data, "path": None}, "captions": ["a"], "other": 0} for data in bad]
     words, out = write_parquet(tmp_path, train=[*rows(4), *broken, *rows(4, 4)]), ("--out", tmp_path / "out")
     skipped = corpus_of(tmp_path / "out", *words, "--split", "6/1/1")[2]
-    assert skipped == [("train, row 4", "a row without a picture that can be read")]
+    assert skipped == [(f"train, row {n}", "a row without a picture that can be read") for n in (4, 5)]
     refused("the column 'other' holds", *words, *out, "--image-column", "other", lines=1)
     unknown = ("hf", "--name", tmp_path / "none", *words[3:])
     refused("cannot be loaded by `datasets`", *unknown, *out, lines=1)
@@ -104,15 +136,18 @@ def samples(numbers: range) -> list[tuple[str, bytes | str]]:
 
 
 def test_webdataset_shards_become_images_with_captions(tmp_path):
-    told = [json.dumps({"caption": ["one", f"two {n}"], "url": "x"}) for n in range(6)]
+    told = [json.dumps({"caption": ["one", f"two\n{n}"], "url": "x"}) for n in range(6)]
     files = [each for n in range(6) for each in ((f"in/{n}.json", told[n]), (f"in/{n}.png", picture(90 + n)))]
     shard(tmp_path / "b.tar.gz", files)
-    words = (*shard(tmp_path / "a.tar", samples(range(6))), tmp_path / "b.tar.gz")
+    listed = [*samples(range(5)), ("5.png", picture(5)), ("5.txt", "the first\n\nthe second\n")]
+    words = (*shard(tmp_path / "a.tar", listed), tmp_path / "b.tar.gz")
     said, corpus, _ = corpus_of(tmp_path / "out", *words)
     assert "splits are random: train/val/test 80/10/10, seed 0" in said
+    assert "a quote in the file" not in said
     assert dict(corpus.splits) == {"train": 8, "val": 2, "test": 2}
     items = {item.id: item for split in corpus.splits for item in corpus.items(split)}
     assert items["a/4.png"].captions == ("the picture 4",)
+    assert items["a/5.png"].captions == ("the first", "the second")
     assert items["b.tar/in/3.png"].captions == ("one", "two 3")
     assert corpus.image_path(items["b.tar/in/3.png"]).read_bytes() == picture(93)
     before = (tmp_path / "out" / "corpus.arrow").read_bytes()

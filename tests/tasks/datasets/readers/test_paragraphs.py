@@ -12,6 +12,8 @@ def test_didemo_moments_are_joined_in_file_order(tmp_path):
     """The training file also has a moment of a test video and malformed entries."""
     train = [didemo_entry(1, "a dog sits. "), didemo_entry(2, "a red car")]
     train += [didemo_entry(1, "the dog runs", times=[[5, 5]])]
+    names = [f"12090392@N02_2{suffix}" for suffix in (".", ".qt", ".mts")]
+    train += [didemo_entry(2, f"entry {n}", video=name) for n, name in enumerate(names)]
     train += [didemo_entry(4, "leaks"), didemo_entry(1, 7), "no object", {"video": "x.mov"}]
     options = write_paragraphs(
         tmp_path,
@@ -24,15 +26,15 @@ def test_didemo_moments_are_joined_in_file_order(tmp_path):
     assert "DiDeMo" in out
     assert texts(corpus, "train") == {
         "12090392@N02_1": ("a dog sits. the dog runs",),
-        "12090392@N02_2": ("a red car",),
+        "12090392@N02_2": ("a red car entry 0 entry 1 entry 2",),
     }
     assert texts(corpus, "val") == {"12090392@N02_3": ("a cat",)}
     form = "not of the expected form: a video"
     assert skipped == [
-        ("id 12090392@N02_4, train.json, entry 3", "a video of another split, where it is left"),
-        ("train.json, entry 4", f"{form} whose description is missing or no string"),
-        ("train.json, entry 5", f"{form} that is not an object"),
-        ("train.json, entry 6", f"{form} whose description is missing or no string"),
+        ("id 12090392@N02_4, train.json, entry 6", "a video of another split, where it is left"),
+        ("train.json, entry 7", f"{form} whose description is missing or no string"),
+        ("train.json, entry 8", f"{form} that is not an object"),
+        ("train.json, entry 9", f"{form} whose description is missing or no string"),
     ]
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
-from verbs import corpus_of, ingested, refused, run
+from verbs import corpus_of, ingested, reasons, refused, run
 
 from polypool.tasks.datasets.corpus import Corpus, QuestionCorpus
 
@@ -95,6 +95,55 @@ def test_rows_with_one_answer_each_join_into_questions(folder):
         str(n) for n in range(1, 6 * PICTURES, 3)
     }  # numbers of their first rows
     assert (questions[0].id, questions[1].id) == ("1", "4")
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv"])
+def test_json_lists_of_strings_in_cells_are_several_texts(name, folder):
+    separator = "\t" if name.endswith("tsv") else ","
+    cells = ['"[""one, two"", ""three""]"', "[music] a band", '"[""cut"""', "[1]", "[]"]
+    lines = [f"pictures/{n}.png{separator}{cell}{separator}train" for n, cell in enumerate(cells)]
+    (folder / name).write_text("\n".join([separator.join(("image", "raw", "split")), *lines]))
+    words = ("table", "--file", folder / name, "--text-column", "raw", "--allow-skipped")
+    assert captions(corpus_of(folder / "out", *words)[1]) == {
+        "pictures/0.png": ("one, two", "three"),
+        "pictures/1.png": ("[music] a band",),
+        "pictures/2.png": ('["cut"',),
+        "pictures/3.png": ("[1]",),
+    }
+
+
+def test_each_question_of_a_list_gets_its_own_answer_and_id(folder):
+    """GRAM's test questions of ActivityNet-QA are lists, its training questions are not."""
+    train = [{"video_id": f"v{n}", "question": "What?", "answer": "a cat"} for n in range(3)]
+    test = [
+        {
+            "video_id": "v8",
+            "question": ["Who?", "Where?", "Who?"],
+            "answer": ["a man", "here", ["he", "she"]],
+        },
+        {"video_id": "v9", "question": ["Who?", "Where?"], "answer": ["a man"]},
+        {"video_id": "v9", "question": ["Who?", "Where?"], "answer": "a man"},
+        {"video_id": "v9", "question": ["Why?"], "answer": ["so", "thus"]},
+    ]
+    files = [
+        f"{split}={written(folder / f'{split}.json', rows)}"
+        for split, rows in (("train", train), ("test", test))
+    ]
+    ingested("table", "--file", *files, "--allow-skipped", "--out", folder / "out")
+    questions = QuestionCorpus.open(folder / "out").questions("test")
+    assert [(each.id, each.image_id, each.question, each.answers) for each in questions] == [
+        ("4-1", "v8", "Who?", ("a man",)),
+        ("4-2", "v8", "Where?", ("here",)),
+        ("4-3", "v8", "Who?", ("he", "she")),
+        ("7", "v9", "Why?", ("so", "thus")),
+    ]
+    why = "a list of questions without an answer to each"
+    assert reasons(folder / "out", "questions.skipped.jsonl") == [
+        (f"test.json, row {row}", why) for row in (2, 3)
+    ]
+    rows = [row | {"question_id": ["a", "b", "c"][: len(row["question"])]} for row in test[:1]]
+    ingested("table", "--file", f"test={written(folder / 'test.json', rows)}", "--out", folder / "ids")
+    assert [each.id for each in QuestionCorpus.open(folder / "ids").questions("test")] == ["a", "b", "c"]
 
 
 def records(folder: Path) -> list[dict[str, Any]]:
