@@ -111,9 +111,10 @@ class Joint(TaskAdapter, Chunked, CollapseCheck):
     primary = MEAN
     dev_protocol = PROTOCOL
     unused = (
-        *("model", "cross", "similarity", "fusion", "objective", "regularisers"),
-        *("data.features", "data.texts", "data.captions", "data.visual_augment", "data.max_frames"),
-        *("data.max_words", "data.sample", "data.text_augment", "data.vocabulary"),
+        *("text", "adapt", "model", "cross", "similarity", "fusion", "objective", "regularisers"),
+        *("data.features", "data.extractor", "data.texts", "data.missing", "data.captions"),
+        *("data.visual_augment", "data.max_frames", "data.max_words", "data.sample", "data.text_augment"),
+        "data.vocabulary",
     )
     uses_all_weights = False
 

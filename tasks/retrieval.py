@@ -94,7 +94,7 @@ class Retrieval(CorpusTask, Chunked, CollapseCheck, UsesQueryBank):
     def model(self, *, pretrained: bool = True) -> RetrievalModel:
         model = retrieval_model(self.run, Parts.of(self.run, self.assets, pretrained=pretrained))
         for protocol in (self.dev_protocol, self.run.protocol):
-            check_model(protocol_named(protocol), looks_at_pairs=model.looks_at_pairs)
+            check_model(protocol_named(protocol), model)
         return model
 
     def loss(self, model: RetrievalModel, batch: Batch, *, epoch: float) -> dict[str, Tensor]:
@@ -129,7 +129,7 @@ class Retrieval(CorpusTask, Chunked, CollapseCheck, UsesQueryBank):
         return protocol_named(protocol).by_bank
 
     def bank(self, model: RetrievalModel, split: str, *, protocol: str) -> QueryBank:
-        check_model(protocol_named(protocol), looks_at_pairs=model.looks_at_pairs)
+        check_model(protocol_named(protocol), model)
         ours, training = self.data(split), self.data("train")
         model.eval()
         return QueryBank(
@@ -157,7 +157,7 @@ class Retrieval(CorpusTask, Chunked, CollapseCheck, UsesQueryBank):
     def evaluate(self, model: RetrievalModel, split: str, protocol: str) -> Evaluation:
         self.check_protocol(protocol, split)
         named = protocol_named(protocol)
-        check_model(named, looks_at_pairs=model.looks_at_pairs)
+        check_model(named, model)
         bank = self.bank(model, split, protocol=protocol) if self.needs_bank(protocol) else None
         meter = CostMeter(device_of(model))
         score = self.scorer(model, split)

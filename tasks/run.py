@@ -364,7 +364,7 @@ WITHOUT_EFFECT = (
 """Settings that do not affect a run's result."""
 
 
-OF_THE_JOINT_RUN = ("aggregator", "text_aggregator", "optim", "seed", "workers", *WITHOUT_EFFECT)
+OF_THE_JOINT_RUN = ("aggregator", "text_aggregator", "test", "optim", "seed", "workers", *WITHOUT_EFFECT)
 """Settings that member runs take from the joint run; published numbers are of single-task runs."""
 _UNNAMED = "joint"
 """Recipe name in comparisons of members if the joint run has no recipe."""

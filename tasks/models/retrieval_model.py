@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ from polypool.infra.compute.dist import gather, rank
 from polypool.infra.errors import InputError
 from polypool.tasks.adapter import Score
 from polypool.tasks.inputs.texts import TextInputs
+from polypool.tasks.models.branch import Branch
 from polypool.tasks.objectives.objective import Objective, batch_positives
 from polypool.tasks.objectives.regularisers import Regulariser
 from polypool.tasks.similarities.similarity import Similarity
@@ -124,6 +126,14 @@ class RetrievalModel(nn.Module, ABC):
                     f"{kinds[similarity.of_distributions]}; choose another aggregator, or remove the regulariser "
                     "(--regularisers)"
                 )
+
+    @property
+    def set_size(self) -> float:
+        """Maximum number of vectors of a set; infinity if it depends on the input or is unknown, 0 without sets."""
+        if not self.similarity.of_sets:
+            return 0
+        branches = [part for part in self.children() if isinstance(part, Branch)]
+        return max((of.aggregator.num_embeddings or math.inf for of in branches), default=math.inf)
 
     @abstractmethod
     def encode_visual(self, batch: Batch) -> Any:

@@ -8,6 +8,7 @@ which needs no annotation.
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -133,13 +134,14 @@ class Report:
 
     @cached_property
     def baselines(self) -> dict[str, float]:
-        """Accuracy of the answer prior and coverage of the labels, in %."""
-        train, texts = self.corpus.questions("train"), [q.question for q in self.questions]
+        """Accuracy of the answer prior, if training answers are known, and coverage of the labels, in %."""
+        coverage = {"coverage": 100 * self.vocabulary.coverage(q.label for q in self.questions)}
+        train = self.corpus.questions("train") if self.corpus.splits.get("train") else []
+        if not (train := [q for q in train if q.answers]):
+            return coverage
         prior = AnswerPrior([q.question for q in train], [q.label for q in train])
-        return {
-            "prior_accuracy": 100 * float(self.accuracy(prior.predict(texts)).mean()),
-            "coverage": 100 * self.vocabulary.coverage(q.label for q in self.questions),
-        }
+        predictions = prior.predict([q.question for q in self.questions])
+        return {"prior_accuracy": 100 * float(self.accuracy(predictions).mean())} | coverage
 
     def evaluate(self, score: Score, *, chunk: int) -> Evaluation:
         """Return metrics in per cent, if answers are known, and the most probable answer to each question.
@@ -176,7 +178,7 @@ class Report:
             answer_types=[q.answer_type for q in self.questions],
             question_types=[q.question_type for q in self.questions],
         )
-        primary = replace(ACCURACY, chance=self.baselines["prior_accuracy"])
+        primary = replace(ACCURACY, chance=self.baselines.get("prior_accuracy", math.nan))
         others = {**self.baselines, **metrics}
         if self.protocol == VQA_RULE:
             older = self.people.accuracy(predictions, version="2017")

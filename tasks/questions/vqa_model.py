@@ -182,18 +182,17 @@ def best_answers(score: Score, *, questions: int, chunk: int) -> tuple[np.ndarra
     Raises:
         InputError: a probability is NaN.
     """
-    number, best, confidence = [torch.empty(0, dtype=torch.int64)], [], []
-    starts = range(rank() * chunk, questions, world() * chunk)
+    number, best, confidence = [], [], []
+    # a rank without a chunk repeats the first one, so that all ranks gather tensors of one type and device
+    starts = range(rank() * chunk, questions, world() * chunk) or range(1)
     for start in Progress(starts, desc="answering questions", leave=False, disable=rank() > 0):
         part = slice(start, min(start + chunk, questions))
         confidence_B, best_B = score(part, slice(None)).max(dim=1)
         number.append(torch.arange(part.start, part.stop))
         best.append(best_B)
         confidence.append(confidence_B)
-    number_S = torch.cat(number)
-    best_S = torch.cat(best) if best else number_S
-    confidence_S = torch.cat(confidence) if confidence else number_S.float()
-    place_Q = sample_positions(number_S.to(best_S.device))
+    best_S, confidence_S = torch.cat(best), torch.cat(confidence)
+    place_Q = sample_positions(torch.cat(number).to(best_S.device))
     best_Q, confidence_Q = (gather_uneven(x)[place_Q].cpu().numpy() for x in (best_S, confidence_S))
     if not np.isfinite(confidence_Q).all():
         raise InputError(

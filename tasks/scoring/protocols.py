@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from polypool.infra.errors import InputError, unknown
+
+if TYPE_CHECKING:  # verbs that only read results, such as `compare`, do not import torch
+    from polypool.tasks.models.retrieval_model import RetrievalModel
 
 Rescore = Literal["dsl", "qbnorm"]
 RESCORED: dict[Rescore, str] = {
@@ -253,21 +256,39 @@ def _base_and_rescoring(name: str) -> tuple[str, Rescore | Literal[""]]:
     return name, ""
 
 
-def check_model(protocol: ScoringProtocol, *, looks_at_pairs: bool) -> None:
-    """Check that a model supports a protocol with few vectors or a query bank; cross-encoders do not.
+def check_model(protocol: ScoringProtocol, model: RetrievalModel) -> None:
+    """Check that a model supports a protocol with few vectors, rescoring, or comparisons within a modality.
 
     Raises:
         InputError: names an alternative.
     """
-    if protocol.vectors and looks_at_pairs:
+    base = _base_and_rescoring(protocol.name)[0]
+    if protocol.vectors and model.looks_at_pairs:
         raise InputError(
             f"protocol {protocol.name!r} compares few vectors of each set, and this model looks at every pair; "
             f"evaluate it under {protocol.name.partition(VECTORS)[0]!r}"
         )
-    if protocol.by_bank and looks_at_pairs:
+    if protocol.vectors > model.set_size:
+        sets = f"sets of at most {model.set_size:g} vectors" if model.set_size else "no sets of vectors"
+        raise InputError(
+            f"protocol {protocol.name!r} compares {protocol.vectors} vectors of each set, and this model has {sets}; "
+            f"evaluate it under {protocol.name.partition(VECTORS)[0]!r}, or train one with more, such as --model "
+            "matryoshka --aggregator 'map(k=16)'"
+        )
+    if protocol.by_bank and model.looks_at_pairs:
         raise InputError(
             f"protocol {protocol.name!r} scores all training queries with the whole split, which takes a model that "
-            f"looks at every pair too long; evaluate it under {_base_and_rescoring(protocol.name)[0]!r}"
+            f"looks at every pair too long; evaluate it under {base!r}"
+        )
+    if protocol.rescore == "dsl" and model.similarity.of_distributions:
+        raise InputError(
+            f"protocol {protocol.name!r} multiplies scores by their softmax, and scores of distributions are negative, "
+            f"so that the best would become the worst; evaluate it under '{base}-qbnorm' (--rescore qbnorm)"
+        )
+    if protocol.right == "cxc" and model.looks_at_pairs:
+        raise InputError(
+            f"protocol {protocol.name!r} also compares captions with captions, and this model looks at every pair of "
+            "an image and a caption; choose another protocol, such as coco-5k"
         )
 
 

@@ -70,13 +70,21 @@ def transposed(score: Score) -> Score:
 
 
 def dual_softmax(score: Score, queries: int, gallery: int) -> Rows:
-    """Return the scores of queries times their softmax over all queries, float64."""
-    sum_G = torch.logsumexp(
-        torch.stack(
-            [torch.logsumexp(TEMPERATURE * sim_QG, dim=0) for sim_QG in _blocks(score, queries, gallery)]
-        ),
-        dim=0,
-    )
+    """Return the scores of queries times their softmax over all queries, float64.
+
+    Raises:
+        InputError: all scores are negative, so that the product would reverse the ranking.
+    """
+    sums, best = [], []
+    for sim_QG in _blocks(score, queries, gallery):
+        sums.append(torch.logsumexp(TEMPERATURE * sim_QG, dim=0))
+        best.append(sim_QG.max())
+    if torch.stack(best).max() < 0:
+        raise InputError(
+            "dual softmax multiplies scores by their softmax, and all scores are negative, as those of distributions, "
+            "so that the best would become the worst; rescore by a bank of training queries instead (--rescore qbnorm)"
+        )
+    sum_G = torch.logsumexp(torch.stack(sums), dim=0)
 
     def rows(start: int, stop: int) -> Tensor:
         sim_QG = score(slice(start, stop), slice(0, gallery)).double()

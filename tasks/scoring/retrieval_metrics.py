@@ -28,8 +28,7 @@ from polypool.tasks.scoring.metric_specs import (
     retrieval_records,
 )
 from polypool.tasks.scoring.metrics import Positives
-from polypool.tasks.scoring.protocols import ScoringProtocol, check_model
-from polypool.tasks.scoring.scores import PairsScore
+from polypool.tasks.scoring.protocols import ScoringProtocol
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +104,6 @@ class RetrievalSplit:
 
 def own_evaluation(split: RetrievalSplit, score: Score, protocol: ScoringProtocol) -> Evaluation:
     """Rank a split by its own pairs."""
-    check_model(protocol, looks_at_pairs=isinstance(score, PairsScore))
     pairs, directions, modality = split.pairs, split.directions, split.modality
     result = evaluate_protocol(
         protocol, score, pairs.owner_T, len(pairs.item_ids), texts=pairs.texts, directions=directions

@@ -20,9 +20,11 @@ from polypool.infra.compute.dist import rank, world
 from polypool.infra.errors import InputError
 from polypool.infra.registry import TASKS
 from polypool.infra.tracking import MEMBERS, Log, find_runs, tracking_uri
+from polypool.pipelines.recipes.load import derive
 from polypool.pipelines.training.checkpoint import load_weights
 from polypool.pipelines.training.loop.trainer import Trainer
 from polypool.pipelines.training.record import LOG_FOLDER, Described, run_folder, send
+from polypool.pipelines.training.train import prepare
 from polypool.tasks.inputs.joint_batches import MEMBER, JointOrder
 from polypool.tasks.run import Run, from_json, specs, to_json, to_params
 
@@ -183,6 +185,26 @@ def test_joint_run_json_and_params_include_members(run):
     params = to_params(run)
     assert params["members"]["vqa"]["aggregator"] == "gpo"
     assert params["members"]["vqa"]["jointly"] == run.task
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"text": "bert"}, {"adapt": "frozen"}, {"data": {"missing": "skip"}}, {"data": {"extractor": "butd"}}],
+)
+def test_settings_of_members_are_refused(run, changes):
+    with pytest.raises(InputError, match="does not use --"):
+        prepare(derive(run, **changes))
+
+
+def test_members_without_test_split_train_if_none_is_scored(tmp_path):
+    pairs, asked = make_corpus(tmp_path / "pairs", test=0), make_questions(tmp_path / "asked", test=0)
+    run = join(pairs=(0.4, pairs), vqa=(0.6, replace(asked, text=pairs.text)), optim=pairs.optim)
+    with pytest.raises(InputError, match="no items in the split 'test'"):
+        prepare(run)
+    run = replace(run, test=False, optim=replace(run.optim, epochs=1))
+    trainer = trainer_of(run, tmp_path, adapter=prepare(run))
+    trainer.train()
+    assert "dev/mean" in {name for _, row in trainer.log.rows for name in row}
 
 
 def worker(run: Run, folder: str) -> None:

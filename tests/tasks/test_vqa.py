@@ -20,6 +20,7 @@ from polypool.pipelines.recipes.load import derive
 from polypool.pipelines.training.train import prepare
 from polypool.tasks.datasets.corpus import QuestionCorpus, write_questions
 from polypool.tasks.questions.accuracy import HumanAnswers
+from polypool.tasks.questions.vqa_model import best_answers
 from polypool.tasks.run import AUTO
 from polypool.tasks.scoring.scores import mean_score
 from polypool.tasks.vqa import VQA
@@ -160,6 +161,9 @@ def evaluation(adapter: VQA) -> dict[str, torch.Tensor]:
     torch.manual_seed(0)
     found = adapter.evaluate(adapter.model(), "test", "vqa")
     numbers = {name: torch.from_numpy(x) for name, x in found.per_query.items() if x.dtype.kind == "f"}
+    # one chunk, which leaves a worker without; its empty tensors must match these of no default type
+    few_QA = torch.eye(5, dtype=torch.float64)
+    numbers["few"] = torch.from_numpy(best_answers(lambda *block: few_QA[block], questions=5, chunk=8)[1])
     return numbers | {f"metric/{name}": torch.tensor(x) for name, x in found.metrics.items()}
 
 
@@ -187,6 +191,19 @@ def rewritten(run, folder, change):
     questions = [q for split in corpus.splits for q in corpus.questions(split)]
     write_questions(folder / "questions", change(questions), source={"made": "by a test"})
     return derive(run, data={"corpus": str(folder / "questions")})
+
+
+@pytest.mark.parametrize("splits", [("test",), ("train", "test")])
+def test_corpus_without_training_answers_has_no_prior(run, tmp_path, splits):
+    def change(questions):
+        without = {"answers": (), "label": ""}
+        return [replace(q, **without if q.split == "train" else {}) for q in questions if q.split in splits]
+
+    first, moved = TASKS.build(run.task, run), rewritten(run, tmp_path, change)
+    adapter = TASKS.build(run.task, moved, assets=first.assets)
+    found, expected = (of.evaluate(first.model().eval(), "test", "vqa") for of in (adapter, first))
+    assert {*expected.metrics} - {*found.metrics} == {"prior_accuracy"}
+    assert np.isnan(found.primary.chance)
 
 
 def test_few_answers_use_exact_match_for_loss_and_score(run, tmp_path):

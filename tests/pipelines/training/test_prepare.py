@@ -29,6 +29,9 @@ def test_valid_settings_are_accepted(run, questions):
     assert prepare(derive(run, optim=freeze))
     assert prepare(derive(run, data={"sample": "image"}, optim={"batch": 48}))
     assert prepare(derive(questions, fusion="product"))
+    assert prepare(derive(run, protocol="whole-vectors4", aggregator="map(k=4, heads=2)"))
+    assert prepare(derive(run, protocol="whole-vectors9", aggregator="late"))
+    assert prepare(derive(run, protocol="whole-vectors2", model="heads(k=2)", aggregator="mean"))
 
 
 @pytest.mark.parametrize(
@@ -37,6 +40,18 @@ def test_valid_settings_are_accepted(run, questions):
         ({"fusion": "product"}, "does not use --fusion 'product'; leave it out, which means 'concat'"),
         ({"protocol": "coco-5k"}, "defined on 5,000 items and 25,000 captions, and this split has 20"),
         ({"protocol": "val-1k"}, "'val-1k' is for the split 'val'"),
+        (
+            {"protocol": "whole-vectors1"},
+            "compares 1 vectors of each set, and this model has no sets of vectors",
+        ),
+        (
+            {"protocol": "whole-vectors5", "aggregator": "map(k=4, heads=2)"},
+            "compares 5 vectors of each set, and this model has sets of at most 4 vectors",
+        ),
+        (
+            {"protocol": "whole-dsl", "aggregator": "probabilistic(mean=mean)", "objective": "pcmepp"},
+            "evaluate it under 'whole-qbnorm' (--rescore qbnorm)",
+        ),
         ({"optim": {"batch": 1}}, "the training split has 48, and --optim.batch is 1"),
         ({"optim": {"batch": 97}}, "the training split has 96 samples, fewer than one batch of 97"),
         ({"data": {"sample": "image"}, "optim": {"batch": 49}}, "has 48 samples, fewer than one batch of 49"),

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from polypool.infra.errors import InputError
 from polypool.tasks.scoring import rescoring
 from polypool.tasks.scoring.evaluation import evaluate_protocol
 from polypool.tasks.scoring.metrics import Positives, rank_queries
@@ -111,6 +112,13 @@ def test_folds_are_rescored_separately(scores, how):
         alone = evaluate_protocol(protocol_named(f"whole-{how}"), banked(*part), OWNER_T[:21], 7)
         np.testing.assert_array_equal(found.ranks_i2t[7 * fold : 7 * fold + 7], alone.ranks_i2t)
         np.testing.assert_array_equal(found.ranks_t2i[21 * fold : 21 * fold + 21], alone.ranks_t2i)
+
+
+def test_dual_softmax_of_negative_scores_is_refused(scores):
+    distances = banked(*(sim - 1.5 for sim in scores))
+    with pytest.raises(InputError, match=r"all scores are negative, .* \(--rescore qbnorm\)"):
+        evaluate_protocol(protocol_named("whole-dsl"), distances, OWNER_T, ITEMS)
+    assert evaluate_protocol(protocol_named("whole-qbnorm"), distances, OWNER_T, ITEMS).metrics["rsum"] > 0
 
 
 def test_ensemble_bank_averages_scores(scores):
