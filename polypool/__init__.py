@@ -292,11 +292,15 @@ def runs(experiment: str = "polypool", *, finished: bool = True) -> pd.DataFrame
 
     from polypool.infra.paths import home
     from polypool.infra.tracking import find_runs, tracking_uri
+    from polypool.pipelines.comparison.grouping import DIGESTS
 
     records = find_runs(tracking_uri(home()), experiment, finished=finished)
-    rows = [
-        {"name": run.name, "status": run.status, **run.tags, **run.params, **run.metrics} for run in records
-    ]
+    rows = []
+    for run in records:
+        own = {"name": run.name, "status": run.status}
+        digests = {name: run.tags[name] for name in DIGESTS if name in run.tags}
+        # settings of these names do not replace them
+        rows.append({**own, **run.tags, **run.params, **run.metrics, **digests, **own})
     return pd.DataFrame(rows, index=pd.Index([run.run_id for run in records], name="run_id"))
 
 
@@ -306,8 +310,8 @@ def compare(
     *,
     metric: str = "",
     protocol: str = "",
-    data: Sequence[str] = (),
-    features: Sequence[str] = (),
+    data: str | Sequence[str] = (),
+    features: str | Sequence[str] = (),
 ) -> pd.DataFrame:
     """Return a row for each aggregator of each task, data set and protocol: mean, deviation, differences and costs.
 
@@ -326,7 +330,8 @@ def compare(
     from polypool.pipelines.comparison import comparison as comparing
     from polypool.pipelines.comparison.choice import Choice
 
-    choice = Choice(data=tuple(data), features=tuple(features))
+    data, features = ((of,) if isinstance(of, str) else tuple(of) for of in (data, features))
+    choice = Choice(data=data, features=features)
     comparison = comparing.compare(
         tracking_uri(home()), experiment, metric=metric, protocol=protocol, choice=choice
     )

@@ -80,8 +80,14 @@ def test_trained_run_loads_scores_and_searches(project, trained):
 def test_runs_and_compare_return_data_frames(trained):
     table = pp.runs("polypool")
     assert set(table.index) == {run.id for run in trained}
-    assert table.loc[trained[0].id, "whole/rsum"] == trained[0].metrics["whole/rsum"]
-    compared = pp.compare("polypool").set_index("aggregator")
+    own = table.loc[trained[0].id]
+    assert own["whole/rsum"] == trained[0].metrics["whole/rsum"]
+    run = pp.load(trained[0].id)
+    assert (own["name"], own["data.corpus"]) == (
+        "mean · image_text · tiny · features · seed 0",
+        run.adapter.corpus.digest,
+    )
+    compared = pp.compare("polypool", data="tiny", features="features").set_index("aggregator")
     assert set(compared.index) == {"mean", "max"}
     assert compared.loc["mean", "mean"] == pytest.approx(trained[0].metrics["whole/rsum"], abs=1e-3)
 

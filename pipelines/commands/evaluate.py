@@ -101,8 +101,9 @@ def evaluate(
     scored = f"{moved}, {split}" if moved else split
     print(f"{', '.join(map(name, models))}: {scored} under {', '.join(protocols)} ({recorded_in(run_id)})")
     print(*metric_table(evaluations), sep="\n")
-    for file in dict.fromkeys(file for each in evaluations for file in each.files if run_id):
-        print(f"{file}: {written(run_id, file)}")
+    files = {file: content for each in evaluations for file, content in each.files.items()}
+    for file, content in files.items():
+        print(f"{file}: {written(run_id, file, content)}")
     for warning in warnings_of(protocols):
         print(f"note: {warning}")
     for each in evaluations:
@@ -128,12 +129,15 @@ def analyse(trained: TrainedModel, *, split: str, protocol: str, elements: bool)
         print(*side_table(found.elements, digits=1), sep="\n")
 
 
-def written(run_id: str, file: str) -> Path:
-    """Return a readable path of an evaluation file that a run records."""
-    from polypool.infra.paths import home
+def written(run_id: str, file: str, data: bytes) -> Path:
+    """Return a readable path of an evaluation file: of a run's record; without a run, written to the current folder."""
+    from polypool.infra.paths import here, home
     from polypool.infra.tracking import Tracker, tracking_uri
     from polypool.pipelines.training.record import EVALUATION
 
+    if not run_id:
+        (here() / file).write_bytes(data)
+        return here() / file
     return Tracker.attach(tracking_uri(home()), run_id, running=False).download(f"{EVALUATION}/{file}")
 
 

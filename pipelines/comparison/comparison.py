@@ -35,7 +35,7 @@ from polypool.pipelines.comparison import tables
 from polypool.pipelines.comparison.archives import ARCHIVE, read_archive
 from polypool.pipelines.comparison.choice import ALL, Choice
 from polypool.pipelines.comparison.cross_task import CrossTaskTable, cross_task_table, tables_of
-from polypool.pipelines.comparison.grouping import SUMMARIES, arranged
+from polypool.pipelines.comparison.grouping import SUMMARIES, arranged, protocols_shown
 from polypool.pipelines.comparison.queries import Read, read_queries, with_differences
 from polypool.pipelines.comparison.results import results
 from polypool.pipelines.comparison.rows import Group, by_tuning
@@ -246,11 +246,12 @@ def runs_of(uri: str, experiment: str) -> list[RunRecord]:
         AbsentError: the experiment is unknown or has no such runs.
         InputError: the store does not answer.
     """
-    runs = [
-        run
-        for run in find_runs(uri, experiment, finished=False)
-        if run.tags.get("kind") not in SUMMARIES and run.params.get("test") != "False"  # drop tuning trials
-    ]
+    runs = []
+    for run in find_runs(uri, experiment, finished=False):
+        untested = run.params.get("test") == "False"  # until `evaluate` scores it; trials of a sweep stay out
+        hidden = untested and ("sweep" in run.tags or not protocols_shown(run))
+        if run.tags.get("kind") not in SUMMARIES and not hidden:
+            runs.append(run)
     if not runs:
         raise AbsentError(
             f"experiment {experiment!r} of {uri} has no runs to compare; train some: "

@@ -32,8 +32,8 @@ HAVE_SETTINGS = ("train", "transfer")
 """Kinds of runs with the settings of a training, which distinguish rows."""
 _LOGGED = {"step": "cost/step", "embed": "cost/embed", "query": "cost/query", "bytes": "bytes/item"}
 """Metrics of a run's costs."""
-_SHOWN = {"recipe", "task", "aggregator", "text_aggregator", "seed", "protocol", "data.dataset"}
-"""Settings that a table's title, a row's label or its number of runs already show."""
+_SHOWN = {"recipe", "task", "aggregator", "text_aggregator", "seed", "protocol", "data.dataset", "test"}
+"""Settings that a table's title, a row's label, its number of runs or its scores already show."""
 SUMMARIES = ("comparison", "sweep")
 """Kinds of runs that summarise others and have no scores."""
 

@@ -25,7 +25,6 @@ from polypool.tasks.scoring.records import VERSION_TAG, metrics_from
 
 Scores = dict[str, list[tuple[Metric, float]]]
 """Metrics and their values by protocol."""
-_OTHER_SPLITS = ("val/", "train/")
 
 
 def model_card(tracker: Tracker, trained: TrainedModel, *, name: str, license: str) -> str:
@@ -68,7 +67,7 @@ def test_scores(tracker: Tracker) -> Scores:
     tags, values = tracker.all_tags(), tracker.metrics()
     names = (tag.removeprefix(VERSION_TAG) for tag in tags if tag.startswith(VERSION_TAG))
     found: Scores = {}
-    for protocol in sorted(name for name in names if not name.startswith(_OTHER_SPLITS)):
+    for protocol in sorted(name for name in names if "/" not in name):  # others are SPLIT/PROTOCOL
         own = {
             name.removeprefix(f"{protocol}/"): value
             for name, value in values.items()

@@ -38,7 +38,7 @@ from polypool.tasks.scoring.records import VERSION_TAG
 
 _PACKAGES = (
     *("mlflow", "torch", "numpy", "pandas", "pyarrow", "safetensors", "transformers", "pillow"),
-    *("filelock", "tqdm", "tyro", "xxhash"),
+    *("filelock", "regex", "simplejpeg", "tqdm", "tyro", "xxhash"),
 )
 """Packages that MLflow's server needs; the code of this project is saved with the model."""
 
@@ -190,7 +190,6 @@ def _log_model(tracker: Tracker, trained: TrainedModel, folder: Path, code: Path
         )
 
     names = [name.removeprefix(VERSION_TAG) for name in tracker.all_tags() if name.startswith(VERSION_TAG)]
-    splits = {name: name.partition("/")[0] for name in names if name.startswith(("val/", "train/"))}
-    protocols = [(f"{name}/", splits.get(name, "test")) for name in names]
+    protocols = [(f"{name}/", name.partition("/")[0] if "/" in name else "test") for name in names]
     scores = [("test/", "test"), ("dev/best_", "val"), *protocols]
     return log_model(tracker, save, name=trained.run.recipe or trained.run.task, scores=scores)

@@ -25,7 +25,8 @@ def after_training(run_id: str) -> list[Step]:
         run = recorded_run(tracker)
     except InputError:
         return []
-    return [*_asking(run, run_id), ("compare the runs", ("compare", "--experiment", run.experiment))]
+    compare: Step = ("compare the runs", ("compare", "--experiment", run.experiment))
+    return [*_asking(run, run_id), *([compare] if run.test else [])]
 
 
 def asking(uri: str, record: RunRecord) -> list[Step]:
@@ -41,6 +42,7 @@ def asking(uri: str, record: RunRecord) -> list[Step]:
 def _asking(run: Run, run_id: str) -> list[Step]:
     """Return the commands that search with a model and serve it; none for joint models or tasks without search."""
     steps: list[Step] = []
+    searched: tuple[str, ...] = ()
     try:
         if run.members or missing(TASKS.get(Spec.parse(run.task).name), Searchable):
             return steps
@@ -49,12 +51,15 @@ def _asking(run: Run, run_id: str) -> list[Step]:
     with suppress(InputError):
         corpus = open_corpus(absolute(run.data.corpus, home))
         split = "test" if "test" in corpus.splits else next(iter(corpus.splits))
+        searched = ("--split", split) if split != "test" else ()
         if isinstance(corpus, Corpus):
             (captions,) = next(corpus.rows(split, "captions"))
             query = next((text for text in captions if len(text) <= _LONGEST), captions[0])
-            steps.append(("search with a caption, or words of your own", ("search", run_id, query)))
+            steps.append(
+                ("search with a caption, or words of your own", ("search", run_id, query, *searched))
+            )
         else:
             id, question = next(corpus.rows(split, "image_id", "question"))
-            words = ("search", run_id, question, "--id", id)
+            words = ("search", run_id, question, "--id", id, *searched)
             steps.append(("ask about a picture; --image FILE is one of your own", words))
-    return [*steps, ("a page that does the same", ("serve", run_id))]
+    return [*steps, ("a page that does the same", ("serve", run_id, *searched))]

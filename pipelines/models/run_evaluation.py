@@ -178,8 +178,10 @@ def _log(
     read = [of for trained in models for of in trained.adapter.sources()]
     other = {"train", "val", "test"} - {split}
     tracker.inputs([*{(of.name, of.digest): of for of in read if of.context not in other}.values()])
+    epochs = tracker.history("epoch")
+    step = epochs[-1][0] if epochs else 0  # the last of training: MLflow shows the value of the largest step
     for evaluation in evaluations:
-        log_evaluation(tracker, evaluation, step=0)
+        log_evaluation(tracker, evaluation, step=step)
     log_pictures(tracker, *evaluations[0].pictures)
 
 
@@ -212,7 +214,8 @@ def analyse(trained: TrainedModel, *, split: str, protocol: str = "", elements: 
         elements: score sets with single elements kept or removed; about 2K + 1 evaluations for sets of K.
 
     Raises:
-        InputError: the task has no score matrix, the model no embeddings, or the protocol is for another split.
+        InputError: the task has no score matrix, the model no embeddings, or the protocol is for another split or
+            needs a query bank.
     """
     trained.check_data()
     protocol = protocol or trained.run.protocol
@@ -221,6 +224,11 @@ def analyse(trained: TrainedModel, *, split: str, protocol: str = "", elements: 
         partial(tracker.log, step=0) if tracker else lambda numbers: None
     )
     adapter = trained.as_a(Scores, "be analysed", instead="evaluate its runs without --embeddings")
+    if elements and isinstance(adapter, UsesQueryBank) and adapter.needs_bank(protocol):
+        raise InputError(
+            f"protocol {protocol!r} needs the scores of training queries, which --embeddings does not compute for sets "
+            "with fewer elements; give a --protocol without them, or --no-elements"
+        )
     embeddings = adapter.scorer(trained.model, split)
     if not isinstance(embeddings, SplitEmbeddings):
         raise InputError(

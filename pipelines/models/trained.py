@@ -136,8 +136,8 @@ class TrainedModel:
             raise InputError(
                 f"{len(visuals)} images and {len(questions)} questions; give an image for each question"
             )
-        answers = []
-        for (_, images), (_, texts) in zip(self._visual(visuals), self._text(questions), strict=True):
+        answers, batches = [], self._text(questions, size=self._visual_chunk)
+        for (_, images), (_, texts) in zip(self._visual(visuals), batches, strict=True):
             probability_BA = adapter.probabilities(self.model, self._on_device(images | texts))
             best = zip(*(x_B.tolist() for x_B in probability_BA.max(dim=1)), strict=True)
             answers += [(adapter.choices[number], probability) for probability, number in best]
@@ -294,11 +294,14 @@ class TrainedModel:
 
     def _visual(self, visuals: Visuals) -> Batches:
         inputs = self._reader(visuals).visual_inputs(visuals)
-        size = self.adapter.visual_chunk if isinstance(self.adapter, CorpusTask) else _CHUNK
-        return _batches(len(visuals), partial(visual_batch, inputs), size=size)
+        return _batches(len(visuals), partial(visual_batch, inputs), size=self._visual_chunk)
 
-    def _text(self, texts: Sequence[str]) -> Batches:
-        return _batches(len(texts), self._reader(texts).text_inputs(texts).batch, size=_CHUNK)
+    def _text(self, texts: Sequence[str], *, size: int = _CHUNK) -> Batches:
+        return _batches(len(texts), self._reader(texts).text_inputs(texts).batch, size=size)
+
+    @property
+    def _visual_chunk(self) -> int:
+        return self.adapter.visual_chunk if isinstance(self.adapter, CorpusTask) else _CHUNK
 
     def _reader(self, inputs: Sequence[object]) -> ReadsInputs:
         if isinstance(inputs, str | Path) or not len(inputs):

@@ -105,7 +105,8 @@ def test_notes_list_excluded_and_duplicate_runs(compared):
         run("max", 1, status="RUNNING"),
         run("mean", 0, metrics={"train/loss": 1.0}),
         run("all", kind="comparison"),
-        replace(run("lip"), params={"test": "False"}),  # a trial of a sweep
+        replace(run("lip", sweep="s/0"), params={"test": "False"}),  # a trial of a sweep
+        replace(run("lse", metrics={"dev/rsum": 1.0}), params={"test": "False"}),
     )
     (row,) = found.groups[0].rows
     assert (row.label, row.seeds, len(row.runs)) == ("gpo", ("0", "1"), 2)
@@ -116,6 +117,13 @@ def test_notes_list_excluded_and_duplicate_runs(compared):
         "gpo (whole) seed 0 finished 3 times; the latest is shown, run id-gpo-0-3",
     )
     assert all(note in found.text(details=True) and f"- {note}" in found.markdown() for note in found.notes)
+
+
+def test_untested_runs_are_compared_once_scored(compared):
+    later = replace(run("gpo", 1, 50.0), params={"seed": "1", "test": "False"})
+    tested = replace(run("gpo", 0, 60.0), params={"seed": "0", "test": "True"})
+    (row,) = compared(tested, later).groups[0].rows
+    assert (row.label, row.seeds, row.values["rsum"]) == ("gpo", ("0", "1"), (60.0, 50.0))
 
 
 MANY = [run(name, seed) for name in ("gpo", "kmax(k=2)", "mean") for seed in (0, 1)]

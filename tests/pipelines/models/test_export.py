@@ -1,6 +1,7 @@
 """Export and load trained models: from runs and folders, without data or MLflow, and damaged."""
 
 import inspect
+import json
 import re
 import shutil
 import textwrap
@@ -12,11 +13,12 @@ import numpy as np
 import pytest
 import torch
 from corpora import hgr, make_corpus, make_questions
-from kept import keep_run
+from kept import export_run, keep_run
 from places import ROOT
 from programs import begin, end
 from safetensors.torch import load_file, save_file
 from stores import flip
+from verbs import called
 
 from polypool.infra.errors import InputError
 from polypool.infra.registry import TASKS
@@ -90,14 +92,26 @@ def test_exported_answers_match_run_answers(new_home):
     rows = adapter.store.rows([q.image_id for q in questions])
     sets = [np.array(adapter.store[row]) for row in rows]
     model = exported_without_data(run, new_home, ("questions", "features"))
-    found = model.answers(sets, [q.question for q in questions])
+    found = model.answers(50 * sets, 50 * [q.question for q in questions])  # more than a batch of texts
     best = [adapter.vocabulary.answers[n] for n in probability_QA.argmax(1)]
-    assert [answer for answer, _ in found] == best
-    np.testing.assert_allclose([share for _, share in found], probability_QA.amax(1), rtol=1e-5)
+    assert [answer for answer, _ in found] == 50 * best
+    np.testing.assert_allclose([share for _, share in found], 50 * [*probability_QA.amax(1)], rtol=1e-5)
     with pytest.raises(InputError, match="an image for each question"):
         model.answers(sets, ["what?"])
     with pytest.raises(InputError, match="cannot encode images and texts apart"):
         model.encode_text(["what?"])
+
+
+def test_evaluation_of_exported_model_writes_results_file(new_home, monkeypatch):
+    for folder in ("out", "here"):
+        (new_home / folder).mkdir()
+    export_run(make_questions(new_home, unanswered=4), new_home / "out")
+    monkeypatch.chdir(new_home / "here")
+    code, said, errors = called("evaluate", new_home / "out", "--split", "test-dev")
+    assert code == 0, errors
+    file = new_home / "here" / "vqa_test-dev_results.json"
+    assert f"vqa_test-dev_results.json: {file}\n" in said
+    assert len(json.loads(file.read_text())) == 12
 
 
 def test_readme_code_runs_without_mlflow_ray_or_data(new_home):

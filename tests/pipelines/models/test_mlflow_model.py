@@ -1,5 +1,6 @@
 """Models exported to MLflow: logged metrics, registration, and predictions of the pyfunc model."""
 
+import ast
 import base64
 import json
 import os
@@ -7,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import numpy as np
@@ -49,10 +51,10 @@ def kept(home, run) -> str:
     run_id = keep_run(run)
     tracker = Tracker.attach(tracking_uri(home), run_id, running=False)
     tracker.inputs(TASKS.build(run.task, run).sources())
-    tracker.tags({f"{VERSION_TAG}whole": "1", f"{VERSION_TAG}val/whole": "1"})
+    tracker.tags({f"{VERSION_TAG}{name}": "1" for name in ("whole", "val/whole", "other/whole")})
     tracker.log({"whole/rsum": 1.0, "train/loss": 5.0}, step=1)
     scores = {"whole/rsum": 60.0, "test/score": 60.0, "dev/best_rsum": 50.0, "val/whole/rsum": 40.0}
-    tracker.log(scores, step=2)
+    tracker.log({**scores, "other/whole/rsum": 30.0}, step=2)
     return run_id
 
 
@@ -93,6 +95,7 @@ def test_logged_model_has_run_metrics_per_dataset(home, run, kept, model):
         ("test/score", 60.0, "tiny/test"),
         ("dev/best_rsum", 50.0, "tiny/val"),
         ("val/whole/rsum", 40.0, "tiny/val"),
+        ("other/whole/rsum", 30.0, None),
     }
     whole = client.get_run(kept)
     assert [of.model_id for of in whole.outputs.model_outputs] == [found.model_id]
@@ -136,10 +139,24 @@ def test_logged_model_bundles_polypool_package(model):
     parts = {"aggregators", "encoders", "infra", "pipelines", "tasks", "__init__.py"}
     assert parts <= {path.name for path in (code / "polypool").iterdir()}
     assert (code / "polypool" / "pipelines" / "models" / "pyfunc.py").is_file()
-    text = "import polypool.tasks; print(polypool.tasks.__file__)"
+    text = f"""
+from mlflow.pyfunc import load_model
+import sys
+load_model({model!r})
+print(*(module.__file__ for name, module in [*sys.modules.items()] if name.startswith("polypool.")))
+"""
     env = os.environ | {"PYTHONPATH": str(code)}
     done = subprocess.run([sys.executable, "-c", text], cwd=code, env=env, capture_output=True, text=True)
-    assert done.stdout.strip() == str(code / "polypool" / "tasks" / "__init__.py"), done.stderr
+    files = [*map(Path, done.stdout.split())]
+    assert code / "polypool" / "tasks" / "__init__.py" in files, done.stderr
+    nodes, names = [node for file in files for node in ast.parse(file.read_text()).body], set()
+    for node in nodes:
+        names |= {alias.name for alias in node.names} if isinstance(node, ast.Import) else set()
+        names |= {node.module} if isinstance(node, ast.ImportFrom) else set()
+    imported = {name.partition(".")[0] for name in names} - {"polypool", *sys.stdlib_module_names}
+    lines = (code.parent / "requirements.txt").read_text().splitlines()
+    listed, of_module = {line.partition("==")[0] for line in lines}, packages_distributions()
+    assert not {name for name in imported if listed.isdisjoint(of_module[name])}
 
 
 @pytest.mark.parametrize(

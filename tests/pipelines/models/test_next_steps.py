@@ -29,7 +29,7 @@ def steps_of(run: Run, home) -> list[str]:
     tracker.finish()
     after = next_steps.after_training(tracker.run_id)
     (record,) = [each for each in find_runs(tracking_uri(home), "mine") if each.run_id == tracker.run_id]
-    assert next_steps.asking(tracking_uri(home), record) == after[:-1]
+    assert next_steps.asking(tracking_uri(home), record) == (after[:-1] if run.test else after)
     steps = [command_line(words) for _, words in after]
     return [step.replace(tracker.run_id, "ID").partition("polypool ")[2] for step in steps]
 
@@ -58,3 +58,18 @@ def test_suggested_vqa_search_has_question_and_image_id(home):
     asked = [Question(id="1", split="test", image_id="7", question="What?", path="7.jpg")]
     write_questions(home / "asked", asked, source={})
     assert steps_of(own("vqa", "asked"), home)[0] == "search ID 'What?' --id 7"
+
+
+def test_commands_without_test_split_name_another_split(home):
+    write_corpus(home / "corpus", [Item(id="a", split="val", captions=("a dog",))], source={})
+    write_questions(
+        home / "asked",
+        [Question(id="1", split="val", image_id="7", question="What?", path="7.jpg")],
+        source={},
+    )
+    for name, corpus, asked in (
+        ("image_text", "corpus", "search ID 'a dog' --split val"),
+        ("vqa", "asked", "search ID 'What?' --id 7 --split val"),
+    ):
+        run = replace(own(name, corpus), test=False)
+        assert steps_of(run, home) == [asked, "serve ID --split val"]

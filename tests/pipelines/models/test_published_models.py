@@ -15,6 +15,8 @@ from verbs import called
 
 import polypool as pp
 from polypool.infra.errors import AwayError, InputError
+from polypool.infra.tracking import Tracker, tracking_uri
+from polypool.tasks.scoring.records import VERSION_TAG
 
 URL = "hf://user/name"
 SETS, TEXTS = [np.ones((3, 10), dtype=np.float32)], ["a dog and a cat"]
@@ -44,6 +46,10 @@ def test_pushed_model_loads_by_url_and_revision(hub, run_id):
 
 
 def test_model_card_has_hub_metadata_and_all_metrics(hub, run_id, new_home):
+    tracker = Tracker.attach(tracking_uri(new_home), run_id, running=False)
+    tracker.log({"epoch": 3, "whole/rsum": 1.0}, step=40)  # as logged by training
+    tracker.tags({f"{VERSION_TAG}test-dev/whole": "1"})
+    tracker.log({"test-dev/whole/rsum": 2.0}, step=40)
     code, _, err = called("evaluate", run_id)
     assert code == 0, err
     pp.export(run_id, URL, license="mit")

@@ -90,14 +90,22 @@ def test_rescored_results_have_own_protocols_and_notes(run, home):
 
 def test_invalid_rescoring_is_refused_before_encoding(run, home, monkeypatch):
     pairs, more = (keep_run(replace(run, cross="cross_modal(heads=2)", seed=seed)) for seed in (0, 1))
+    sets = keep_run(replace(run, aggregator="pie(k=2)", similarity="overlap:Overlap"))
+    parts = {"aggregator": "probabilistic(mean=mean)", "objective": "pcmepp"}
+    distributions = keep_run(replace(run, **parts))
     questions = keep_run(make_questions(home / "questions"))
     kind = type(load(pairs).adapter)
     monkeypatch.setattr(kind, "scorer", lambda *_: pytest.fail("the split was encoded"))
     for words, message in (
         ((pairs, "--rescore", "qbnorm"), "takes a model that looks at every pair too long"),
         ((pairs, more, "--rescore", "qbnorm"), "takes a model that looks at every pair too long"),
+        (
+            (distributions, "--rescore", "dsl"),
+            "negative, so that the best would become the worst; evaluate it",
+        ),
         ((questions, "--rescore", "dsl"), "protocol 'vqa-dsl': questions are answered, not ranked"),
         ((pairs, "--rescore", "softmax"), "softmax"),
+        ((sets, "--embeddings", "--protocol", "whole-qbnorm"), "'whole-qbnorm' needs the scores of training"),
     ):
         code, shown = said(*words)
         assert code == 2
