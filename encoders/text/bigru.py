@@ -48,7 +48,7 @@ def read_glove(path: str | Path, words: Iterable[str], *, dim: int) -> dict[str,
     Lines are split from the right, because some words of the 840B file contain spaces.
 
     Raises:
-        InputError: the file is missing or has none of the words; or a line of a word does not end in `dim` numbers.
+        InputError: the file is missing or wider than `dim`, or a line of a word does not end in `dim` numbers.
     """
     path, vocabulary, vectors = Path(path), set(words), {}
     if not path.is_file():
@@ -59,7 +59,9 @@ def read_glove(path: str | Path, words: Iterable[str], *, dim: int) -> dict[str,
         path.open(encoding="utf-8", errors="replace") as lines,
         Progress(desc=f"reading {path.name}", unit="word") as bar,
     ):
+        found = dim
         for number, line in enumerate(lines, start=1):
+            found = line.count(" ") if number == 1 else found
             word, *values = line.rstrip("\n").rsplit(" ", dim)
             if word in vocabulary:
                 try:
@@ -72,11 +74,8 @@ def read_glove(path: str | Path, words: Iterable[str], *, dim: int) -> dict[str,
                     )
                 vectors[word] = vector
             bar.update()
-    if vocabulary and not vectors:
-        raise InputError(
-            f"{path}: no line has a word of the vocabulary and {dim} numbers; is the width of its vectors {dim} "
-            "(embedding)?"
-        )
+    if not vectors and found > dim:  # of a wider file, no word is recognised
+        raise InputError(f"{path}: its first line has {found} numbers, and the width (embedding) is {dim}")
     return vectors
 
 

@@ -256,7 +256,7 @@ def test_glove_words_may_contain_spaces(tmp_path):
     encoder.load_pretrained()
     assert encoder.embed.weight[5].tolist() == [1, 2, 3]
     assert torch.equal(encoder.embed.weight[6], before[6])
-    with pytest.raises(InputError, match=r"no line has a word .* and 2 numbers; is the width"):
+    with pytest.raises(InputError, match=r"has 3 numbers, and the width \(embedding\) is 2"):
         read_glove(path, ["dog"], dim=2)
 
 

@@ -53,7 +53,7 @@ def write_named(home: Path) -> None:
     for name in {path for spec in named for path in re.findall(r"'(data/[^']+)'", spec)}:
         (path := home / name).parent.mkdir(parents=True, exist_ok=True)
         if path.suffix == ".txt":
-            path.write_text(f"dog {' 0.5' * SMALL['embedding']}\n")
+            path.write_text(f"dog{' 0.5' * SMALL['embedding']}\n")
         elif path.suffix == ".json":
             path.write_text(json.dumps({"a dog and a cat": [{"1": {"role": "V", "spans": [1]}}, []]}))
 
