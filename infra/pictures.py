@@ -9,10 +9,11 @@ not decode; simplejpeg, whose pixels are otherwise the same, fails on libjpeg's 
 from __future__ import annotations
 
 import warnings
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
-from PIL import ExifTags, Image, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError
 from PIL.JpegImagePlugin import JpegImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 from simplejpeg import decode_jpeg
@@ -82,18 +83,6 @@ def still_picture(path: str | Path) -> bool:
 _TOO_LARGE = f"more than {MAX_PIXELS:,} pixels; make it smaller"
 
 
-_TURNS = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
-"""The transposition that undoes each EXIF orientation but 1."""
-
-
 def _upright(image: Image.Image, side: int) -> Image.Image:
     """Return an opened picture as RGB with EXIF orientation applied."""
     if image.width * image.height > MAX_PIXELS:
@@ -108,12 +97,12 @@ def _upright(image: Image.Image, side: int) -> Image.Image:
         image.draft("RGB", (side, side))
     if isinstance(image, JpegImageFile):  # includes the first picture of multi-picture files
         image = _without_warnings(image)
-    image.load()  # reading EXIF data of a PNG loads it, too
-    try:
-        turn = _TURNS.get(image.getexif().get(ExifTags.Base.Orientation, 1))
-    except Exception:  # Pillow raises anything on malformed EXIF data, and the pixels are intact
-        turn = None
-    return rgb(image if turn is None else image.transpose(turn))
+    image.load()
+    with suppress(
+        Exception
+    ):  # Pillow raises anything on malformed EXIF data, after it has turned intact pixels
+        ImageOps.exif_transpose(image, in_place=True)
+    return rgb(image)
 
 
 def _without_warnings(image: JpegImageFile) -> Image.Image:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 
 import numpy as np
@@ -110,11 +111,21 @@ def test_exif_orientation_is_applied(tmp_path):
             )
 
 
-@pytest.mark.parametrize("exif", [b"Exif\0\0garbage", b"Exif\0\0MM", b"Exif\0\0" + bytes(20)])
-def test_malformed_exif_does_not_discard_a_jpeg(tmp_path, exif):
-    noise().save(tmp_path / "a.jpg", exif=exif)
+ENTRIES = struct.pack(
+    "<HHIHHHHI4sI", 0x112, 3, 1, 6, 0, 0x11A, 2, 3, b"72", 0
+)  # a turn, and a resolution as text
+
+
+@pytest.mark.parametrize(
+    ("exif", "turns"),
+    [(b"garbage", 0), (b"MM", 0), (bytes(20), 0), (b"II*\0\x08\0\0\0\x02\0" + ENTRIES, 3)],
+)
+def test_malformed_exif_does_not_discard_a_jpeg(tmp_path, exif, turns):
+    noise().save(tmp_path / "a.jpg", exif=b"Exif\0\0" + exif)
     with Image.open(tmp_path / "a.jpg") as image:
-        np.testing.assert_array_equal(np.asarray(load(tmp_path / "a.jpg")), np.asarray(image))
+        np.testing.assert_array_equal(
+            np.asarray(load(tmp_path / "a.jpg")), np.rot90(np.asarray(image), turns)
+        )
 
 
 @pytest.mark.parametrize(("dtype", "times", "white"), [("u1", 1, False), ("u1", 1, True), ("u2", 257, False)])
