@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -60,16 +62,15 @@ class Attention(nn.Module):
     Args:
         dim: width of queries and elements; `heads` must divide it.
         heads: number of heads.
-        bias: whether the query and value projections have one; the output projection always does.
     """
 
-    def __init__(self, dim: int, *, heads: int, bias: bool = True) -> None:
+    def __init__(self, dim: int, *, heads: int) -> None:
         super().__init__()
         check_heads(dim, heads)
         self.heads = heads
-        self.query = nn.Linear(dim, dim, bias=bias)
+        self.query = nn.Linear(dim, dim)
         self.key = nn.Linear(dim, dim, bias=False)
-        self.value = nn.Linear(dim, dim, bias=bias)
+        self.value = nn.Linear(dim, dim)
         self.out = nn.Linear(dim, dim)
 
     def forward(self, query_BKD: Tensor, x_BND: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor]:
@@ -102,10 +103,10 @@ def check_heads(dim: int, heads: int) -> None:
         raise InputError(f"heads must divide the width of the elements, {dim}, and {heads} does not")
 
 
-def truncated_normal(module: nn.Module, *, std: float = 0.02) -> None:
-    """Initialise linear maps as in vision transformers: weights with this standard deviation, zero bias."""
-    for part in module.modules():
-        if isinstance(part, nn.Linear):
-            nn.init.trunc_normal_(part.weight, std=std)
-            if part.bias is not None:
-                nn.init.zeros_(part.bias)
+def init_linear(*modules: nn.Module, weight: Callable[[Tensor], object]) -> None:
+    """Initialise the linear maps in modules: weights by a function of `nn.init`, zero biases."""
+    for linear in (part for module in modules for part in module.modules()):
+        if isinstance(linear, nn.Linear):
+            weight(linear.weight)
+            if linear.bias is not None:
+                nn.init.zeros_(linear.bias)

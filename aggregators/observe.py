@@ -137,15 +137,11 @@ def _without_pads(
             return weight[:, mask_N]
 
 
-def _wrong(weights: Any, aggregator: Aggregator, x_BND: Tensor, contexts: int) -> str:
+def _wrong(weights: Tensor | None, aggregator: Aggregator, x_BND: Tensor, contexts: int) -> str:
     """Return the contradiction between the weights and the aggregator's declaration; empty if none."""
     over, (sets, size, width) = aggregator.weights_over, x_BND.shape
-    if over not in ("elements", "ranks", "embeddings"):
-        return f"weights_over must be 'elements', 'ranks' or 'embeddings', not {over!r}"
     if weights is None:
         return ""
-    if not isinstance(weights, Tensor):
-        return f"weights must be a tensor or None, not {type(weights).__name__}"
     first = (sets, contexts) if contexts else (sets,)
     k = aggregator.num_embeddings or weights.shape[-2]
     expected = [(k, size)] if over == "embeddings" else [(size,), (size, width)]

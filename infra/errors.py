@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from pathlib import Path
 
 LACKING = "extract, and ingest with --corpus, compute the statistics of the training split"
 """Hint for a store without statistics for standardising features."""
@@ -24,19 +23,7 @@ PLUG_IN_ERRORS = (Exception, SystemExit)
 
 
 class AbsentError(InputError):
-    """A resource that does not exist yet."""
-
-
-class MissingError(InputError):
-    """A file or folder that does not exist.
-
-    Attributes:
-        path: the expected path.
-    """
-
-    def __init__(self, message: str, path: Path = Path()) -> None:  # unpickling passes the message only
-        super().__init__(message)
-        self.path = path
+    """A file, folder or other resource that does not exist, perhaps yet."""
 
 
 class AwayError(InputError):

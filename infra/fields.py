@@ -14,7 +14,7 @@ import reprlib
 import sys
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -145,11 +145,7 @@ def from_plain(kind: type[T], values: Any, *, where: str = "") -> T:
         InputError: an unknown, missing or invalid field.
     """
     try:
-        text = json.dumps([values], ensure_ascii=False)
-        if not is_unicode(text):
-            place, found = next(_not_unicode(values))
-            raise InputError(f"{place.lstrip('.') or 'it'} must be valid Unicode, not {_SHOWN.repr(found)}")
-        return _checked(kind, lambda adapter: adapter.validate_json(text))[0]
+        return _checked(kind, lambda adapter: adapter.validate_json(json.dumps([values])))[0]
     except InputError as error:
         raise InputError(f"{where}: {error}" if where else str(error)) from error
 
@@ -203,6 +199,8 @@ def _refused(kind: Any, error: ValidationError, where: str) -> InputError:
     names, value, raised = first["loc"][1:], first["input"], first.get("ctx", {}).get("error")
     place = where + "".join(f"[{name}]" if isinstance(name, int) else f".{name}" for name in names)
     place = place if where else place.removeprefix(".")
+    if first["type"] == "json_invalid":  # half a surrogate pair, or nested too deeply
+        return InputError(f"not valid JSON: {raised}")
     if first["type"] == "missing":
         return InputError(f"{place} is missing")
     if first["type"] == "unexpected_keyword_argument":
@@ -231,17 +229,6 @@ def _fields_at(kind: Any, names: Sequence[int | str]) -> list[str]:
     if typing.get_origin(kind) in (typing.Annotated, typing.Union, types.UnionType):
         return _fields_at(args[0], names)
     return _fields_at(args[-1] if isinstance(names[0], str) else args[0], names[1:])
-
-
-def _not_unicode(values: Any, at: str = "") -> Iterator[tuple[str, str]]:
-    """Yield texts in parsed JSON that are invalid Unicode, with their paths; a key has the path of its mapping."""
-    if isinstance(values, str) and not is_unicode(values):
-        yield at, values
-    for name, value in values.items() if isinstance(values, dict) else ():
-        yield from _not_unicode(name, at)
-        yield from _not_unicode(value, f"{at}.{name}")
-    for number, value in enumerate(values if isinstance(values, list) else ()):
-        yield from _not_unicode(value, f"{at}[{number}]")
 
 
 def is_unicode(text: str) -> bool:

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from polypool.infra.errors import InputError, MissingError
+from polypool.infra.errors import AbsentError, InputError
 from polypool.infra.storage import local
 
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -34,7 +34,7 @@ def existing(path: str | Path, *, what: str) -> Path:
     if not os.path.isfile(path):  # also False for a name that the system rejects
         if os.path.lexists(path) and (why := why_no_file(path)) != _NO_FILE:
             raise InputError(f"{path}: is {why}; expected {what}")
-        raise MissingError(f"{path}: {_NO_FILE}; expected {what}", path)
+        raise AbsentError(f"{path}: {_NO_FILE}; expected {what}")
     if not os.access(path, os.R_OK):
         raise InputError(f"{path}: may not be read; give yourself read permission")
     return path
@@ -64,7 +64,7 @@ def existing_folder(path: str | Path, *, what: str) -> Path:
     if not os.path.isdir(path):
         if os.path.isfile(path):
             raise InputError(f"{path}: is a file; expected {what}")
-        raise MissingError(f"{path}: no such folder; expected {what}", path)
+        raise AbsentError(f"{path}: no such folder; expected {what}")
     return path
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import secrets
@@ -246,13 +245,11 @@ class Halving:
         metric: name in the reports.
         higher_is_better: direction of the metric.
         epochs: of a complete trial; none is stopped at the last epoch.
-        factor: ratio of the epochs of consecutive decisions; the best 1 / factor continue.
     """
 
     metric: str
     higher_is_better: bool
     epochs: int
-    factor: int = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -290,11 +287,8 @@ def run_side_by_side(
     os.environ.update(_TUNE_SETTINGS)
     from ray import tune
 
-    reserved = {
-        "CPU": 0,
-        "memory": 1,
-        **resources,
-    }  # Tune rejects an empty request; by default it reserves a core
+    # Tune rejects an empty request; by default it reserves a core
+    reserved = {"CPU": 0, "memory": 1, **resources}
 
     def trial(config: dict[str, Any]) -> dict[str, Any]:  # Ray prefixes each output line with its name
         return dict(work(config["number"]))
@@ -327,7 +321,7 @@ def _scheduler(halving: Halving) -> Any:
         metric=halving.metric,
         mode="max" if halving.higher_is_better else "min",
         max_t=max(1, halving.epochs - 1),
-        reduction_factor=halving.factor,
+        reduction_factor=2,
         stop_last_trials=False,  # the last trials may still be scoring the test split
     )
 
@@ -350,10 +344,8 @@ def _end_callback(on_end: Callable[[TrialResult], None]) -> Any:
             lines = str(trial.get_error() or "").strip().splitlines()
             report(trial, lines[-1] if lines else "its process ended")
 
-        def __reduce__(
-            self,
-        ) -> tuple[type, tuple]:  # Tune stores its settings on disk, which are not restored
-            return Callback, ()
+        def __reduce__(self) -> tuple[type, tuple]:
+            return Callback, ()  # Tune stores its settings on disk, which are not restored
 
     return EndCallback()
 
@@ -382,7 +374,7 @@ def _of_epoch(metric: str, values: Mapping[str, Any]) -> dict[str, Any]:
     return {"epoch": values["epoch"], metric: values[metric]}
 
 
-_START_SECONDS, _END_SECONDS = 120, 30
+_START_SECONDS, _END_SECONDS, _POLL_SECONDS = 120, 30, 0.5
 _PORTS = (
     "--port",
     "--dashboard-port",
@@ -400,13 +392,11 @@ class JobServer:
     Attributes:
         address: of a head's dashboard (`http://host:8265`), or of its cluster (`ray://host:10001`, `host:6379`).
         token: authentication token; if empty, Ray's own setting (RAY_AUTH_TOKEN).
-        cluster: address for joining nodes; empty if unknown.
         environment: variables with which other processes on this machine connect to the cluster; empty if unknown.
     """
 
     address: str
     token: str = field(default="", repr=False)
-    cluster: str = ""
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def client(self) -> JobSubmissionClient:
@@ -422,10 +412,10 @@ class JobServer:
         headers = {"Authorization": f"Bearer {self.token}"} if self.token else None
         return JobSubmissionClient(self.address, headers=headers)
 
-    async def run(
+    def run(
         self, words: Sequence[str], *, folder: Path, env: Mapping[str, str], show: Callable[[str], None]
     ) -> None:
-        """Run a command as a job and wait for its end; cancelling the task stops the job.
+        """Run a command as a job and wait for its end; an exception meanwhile, such as Ctrl-C, stops the job.
 
         Args:
             words: of the command; `python` is the first on the head's PATH.
@@ -453,25 +443,28 @@ class JobServer:
             except RuntimeError as error:  # a head answers before it accepts jobs
                 if "No available agent" not in str(error) or time.monotonic() > limit:
                     raise
-                await asyncio.sleep(1)
-        rest = ""
+                time.sleep(1)
+        shown = 0
         try:
-            async for text in client.tail_job_logs(job):
-                *lines, rest = (rest + text).split("\n")
-                for line in lines:
+            while True:
+                status = client.get_job_status(job)
+                *lines, rest = client.get_job_logs(job).split("\n")
+                for line in lines[shown:]:
                     show(line)
+                shown = len(lines)
+                if status.is_terminal():
+                    break
+                time.sleep(_POLL_SECONDS)
         except BaseException:
             client.stop_job(job)
             raise
         if rest:
             show(rest)
-        details = client.get_job_info(job)
-        assert details is not None
-        if details.status != JobStatus.SUCCEEDED:
+        if status != JobStatus.SUCCEEDED:
+            details = client.get_job_info(job)
+            assert details is not None
             why = (details.message or "").partition(", last available logs")[0]
-            raise InputError(
-                f"the Ray job `{command}` ended as {details.status} ({why}); its output above says more"
-            )
+            raise InputError(f"the Ray job `{command}` ended as {status} ({why}); its output above says more")
 
 
 def free_ports(count: int) -> list[int]:
@@ -487,12 +480,13 @@ def free_ports(count: int) -> list[int]:
 
 
 @contextmanager
-def private_head(*, cpus: int | None = None, alone: bool = True) -> Iterator[JobServer]:
+def private_head(*, cpus: int | None = None) -> Iterator[JobServer]:
     """Start a Ray head with private ports, folder and token; at the end, stop it with all its processes.
+
+    It listens on 127.0.0.1 only, so that no other node can join.
 
     Args:
         cpus: number of cores; all of this machine if None.
-        alone: listen on 127.0.0.1 only, so that no other node can join.
 
     Raises:
         RuntimeError: it did not answer in time; the message has the end of its log.
@@ -511,13 +505,10 @@ def private_head(*, cpus: int | None = None, alone: bool = True) -> Iterator[Job
     command += [f"{name}={port}" for name, port in ports.items()]
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # a job's `python` is the first on PATH
     token, cluster = secrets.token_hex(32), f"127.0.0.1:{ports['--port']}"
-    env = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
-    if alone:
-        env["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+    env = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token, "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
     server = JobServer(
         address=f"http://127.0.0.1:{ports['--dashboard-port']}",
         token=token,
-        cluster=cluster,
         environment={"RAY_ADDRESS": cluster, **env},
     )
     log = folder / "head.log"

@@ -205,8 +205,8 @@ def read_json(at: Path | Url, *, what: str) -> Any:
     """Read a UTF-8 JSON file.
 
     Raises:
-        AbsentError: no such file in object storage.
-        InputError: a missing local file, invalid JSON, or the storage does not answer or refuses.
+        AbsentError: no such file.
+        InputError: invalid JSON, or the storage does not answer or refuses.
     """
     from polypool.infra import files
 
@@ -256,26 +256,22 @@ def fetch(folder: Url, files: Mapping[str, str]) -> Path:
     missing = [name for name in files if not (here / name).exists()]
     if not missing:
         return here
-    lock = FileLock(cache_folder() / f"{key}.lock")
     with waiting(f"another process to copy {folder}"):
-        lock.acquire()
-    try:
-        with explained(folder, "read"):
-            system, path = filesystem(folder)
-            for name in Progress(missing, desc=f"copy {folder}", unit="file"):
-                part = here / f".{name}.part"
-                if (here / name).exists():  # copied by another process meanwhile
-                    continue
-                copy_files(f"{path}/{name}", str(part), source_filesystem=system)
-                if sha256(part) != files[name]:
-                    part.unlink()
-                    raise InputError(
-                        f"{folder / name}: its SHA-256 differs from the recorded one: damaged while it was copied or "
-                        "stored; run the command again, or write the file anew"
-                    )
-                part.rename(here / name)
-    finally:
-        lock.release()
+        lock = FileLock(cache_folder() / f"{key}.lock").acquire()
+    with lock, explained(folder, "read"):
+        system, path = filesystem(folder)
+        for name in Progress(missing, desc=f"copy {folder}", unit="file"):
+            part = here / f".{name}.part"
+            if (here / name).exists():  # copied by another process meanwhile
+                continue
+            copy_files(f"{path}/{name}", str(part), source_filesystem=system)
+            if sha256(part) != files[name]:
+                part.unlink()
+                raise InputError(
+                    f"{folder / name}: its SHA-256 differs from the recorded one: damaged while it was copied or "
+                    "stored; run the command again, or write the file anew"
+                )
+            part.rename(here / name)
     return here
 
 
@@ -407,12 +403,15 @@ class Repository:
     def push(self, folder: Path, names: Sequence[str], *, private: bool, about: str) -> None:
         """Upload some files of a folder as one commit to the repository, which is created if necessary.
 
+        A new repository of data is private.
+
         Raises:
             InputError: no token, or one without write permission; no connection; or `private` for a public repository.
         """
         api, kind = self.api(), self.options["repo_type"]
         with explained(self.url, "written"):
-            api.create_repo(self.id, repo_type=kind, private=private or None, exist_ok=True)
+            hidden = private or kind == "dataset"
+            api.create_repo(self.id, repo_type=kind, private=hidden or None, exist_ok=True)
             if private and not api.repo_info(self.id, repo_type=kind).private:
                 raise InputError(
                     f"{self.url}: exists and is public; make it private on its page, or leave out --private"

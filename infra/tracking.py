@@ -823,13 +823,14 @@ class Sender(Log):
     Args:
         folder: of the log.
         connect: returns the run; called in the thread until it succeeds.
-        earlier: whether another machine may have sent steps that are trained again here.
+        remote: whether a worker that shares no folder with its driver writes and sends the log. Another machine may
+            have sent steps that are trained again here, and `close` prints what remains unsent.
     """
 
-    def __init__(self, folder: Path, connect: Callable[[], Tracker], *, earlier: bool = False) -> None:
+    def __init__(self, folder: Path, connect: Callable[[], Tracker], *, remote: bool = False) -> None:
         super().__init__(folder)
         self.why, self.refused = "", list[str]()
-        self._connect, self._earlier, self._learned = cache(connect), earlier, set[str]()
+        self._connect, self._remote, self._learned = cache(connect), remote, set[str]()
         self._sent = max((end for entry, end in self.entries() if entry.sent), default=0)
         self._had = {
             (name, of.step) for of, end in self.entries() if end <= self._sent for name in of.metrics
@@ -854,6 +855,14 @@ class Sender(Log):
         if not self.unsent:
             with suppress(OSError):  # a full disk: all entries are sent again
                 self._add(sent=True)
+        elif self._remote:
+            files = {
+                f"{entry.folder}/{name}" for entry, _ in self.entries(self._sent) for name in entry.names
+            }
+            what = ", ".join([f"{self.unsent:,} entries", *sorted(files)])
+            why = self.why or f"no answer in {seconds:g} seconds"
+            kept = f"{self.folder} on {platform.node()} keeps them"
+            print(f"note: not in MLflow: {what} ({why}); {kept}", file=sys.stderr)
         super().close()
 
     def _run(self) -> None:
@@ -890,7 +899,7 @@ class Sender(Log):
         for entry in entries:
             for name, value in entry.metrics.items():
                 points.setdefault((name, entry.step), (name, value, entry.time, entry.step))
-        for name in {name for name, _ in points if self._earlier} - self._learned:
+        for name in {name for name, _ in points if self._remote} - self._learned:
             self._had |= {(name, step) for step, _ in tracker.history(name)}
             self._learned.add(name)
         try:

@@ -8,6 +8,7 @@ from typing import Any
 
 from polypool.infra.batches import Dataset, Order
 from polypool.infra.errors import InputError
+from polypool.infra.fields import at_least, require
 from polypool.tasks.abilities import CountsWords, Scores, Searchable
 from polypool.tasks.adapter import TaskAdapter
 from polypool.tasks.inputs.corpus_inputs import CorpusInputs
@@ -28,8 +29,7 @@ class CorpusTask(CorpusInputs, TaskAdapter, CountsWords, Scores, Searchable):
     """
 
     def __init__(self, run: Run, assets: dict[str, Any] | None, *, chunk: int) -> None:
-        if chunk < 1:
-            raise InputError(f"chunk must be at least 1, not {chunk}")
+        require(at_least(1), chunk=chunk)
         super().__init__(run)
         self.chunk = chunk
         frames = run.data.max_frames if self.modality == "video" else 1

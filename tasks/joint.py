@@ -138,11 +138,9 @@ class Joint(TaskAdapter, Chunked, CollapseCheck):
         self.run, self.weights = run, weights
         self.share = [path for path in (part.strip() for part in share.split(",")) if path]
         self._check_shared(runs)
-        held = assets or {}
-        if assets is not None and {*held} != {*runs}:
-            raise InputError(f"assets.json: holds {', '.join(held)}, expected {', '.join(runs)}")
         self.adapters: dict[str, TaskAdapter] = {
-            name: TASKS.build(of.task, of, assets=held.get(name)) for name, of in runs.items()
+            name: TASKS.build(of.task, of, assets=None if assets is None else assets[name])
+            for name, of in runs.items()
         }
         if assets is None:
             self._share_words()

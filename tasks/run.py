@@ -366,8 +366,6 @@ WITHOUT_EFFECT = (
 
 OF_THE_JOINT_RUN = ("aggregator", "text_aggregator", "test", "optim", "seed", "workers", *WITHOUT_EFFECT)
 """Settings that member runs take from the joint run; published numbers are of single-task runs."""
-_UNNAMED = "joint"
-"""Recipe name in comparisons of members if the joint run has no recipe."""
 
 
 def member_runs(run: Run) -> dict[str, Run]:
@@ -376,7 +374,7 @@ def member_runs(run: Run) -> dict[str, Run]:
     Their recipe is the joint run's, so that tables separate them from single-task runs.
     """
     shared = {name: getattr(run, name) for name in OF_THE_JOINT_RUN} | {
-        "recipe": run.recipe or _UNNAMED,
+        "recipe": run.recipe or "joint",
         "published": {},
         "source": "",
         "init": "",

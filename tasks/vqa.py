@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from polypool.infra.compute.cost import CostMeter
 from polypool.infra.compute.device import device_of
 from polypool.infra.errors import InputError, unknown
-from polypool.infra.fields import from_plain
+from polypool.infra.fields import from_plain, one_of, require
 from polypool.infra.registry import TASKS
 from polypool.tasks.abilities import Answers, Chunked, PartialLoss
 from polypool.tasks.adapter import Evaluation, Score
@@ -59,10 +59,8 @@ class VQA(CorpusTask, Answers, Chunked):
         min_count: int = 9,
         chunk: int = 512,
     ) -> None:
-        if targets not in TARGETS:
-            raise unknown("kind of targets", targets, TARGETS)
-        if answers not in ANSWERS:
-            raise unknown("source of answers", answers, ANSWERS)
+        require(one_of(*TARGETS), targets=targets)
+        require(one_of(*ANSWERS), answers=answers)
         if run.objective.strip() != "bce":
             raise InputError(
                 f"the objective {run.objective!r} is none of visual question answering, which has one: bce, the binary "

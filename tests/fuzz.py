@@ -56,7 +56,7 @@ from annotations import (  # noqa: E402 (needs the path set above)
 from clips import decoded, write_clip  # noqa: E402
 from corpora import make_corpus  # noqa: E402
 from pictures import photograph  # noqa: E402
-from vqa2_files import asked, told, write  # noqa: E402
+from vqa2_files import annotation, question, write_vqa2  # noqa: E402
 
 from polypool.infra.errors import InputError  # noqa: E402
 from polypool.infra.pictures import load  # noqa: E402
@@ -127,8 +127,8 @@ def msrvtt(folder: Path) -> None:
 
 
 def vqa2(folder: Path) -> None:
-    write(folder, "train2014", "questions", [asked(n, n // 2) for n in range(8)], name="q.json")
-    write(folder, "train2014", "annotations", [told(n, n // 2) for n in range(8)], name="a.json")
+    write_vqa2(folder, "train2014", "questions", [question(n, n // 2) for n in range(8)], name="q.json")
+    write_vqa2(folder, "train2014", "annotations", [annotation(n, n // 2) for n in range(8)], name="a.json")
 
 
 def features(folder: Path) -> None:

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from polypool.aggregators.aggregator import Aggregator, Pooled, check_counts
 from polypool.aggregators.assignments.assigning import unit_length
+from polypool.aggregators.attention import init_linear
 from polypool.aggregators.masks import zero_pads
 from polypool.infra.compute.batchnorm import SetBatchNorm
 from polypool.infra.errors import InputError
@@ -45,10 +46,7 @@ class NeXtVLAD(Aggregator):
         self.centre_KP = nn.Parameter(torch.randn(clusters, part) * (2 / part) ** 0.5)
         self.norm = SetBatchNorm(clusters * part, eps=1e-3)
         self.out = nn.Linear(clusters * part, dim)
-        for linear in (self.expand, self.gate, self.assign, self.out):
-            nn.init.kaiming_normal_(linear.weight)
-            if linear.bias is not None:
-                nn.init.zeros_(linear.bias)
+        init_linear(self, weight=nn.init.kaiming_normal_)
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
         """Return vectors `(B, D)` and gates `(B, N)` in [0, 1], averaged over the groups."""

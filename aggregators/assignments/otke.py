@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from polypool.aggregators.aggregator import Aggregator, Pooled, check_counts
 from polypool.aggregators.assignments.assigning import sinkhorn, unit_length
 from polypool.aggregators.masks import zero_pads
-from polypool.infra.errors import InputError
+from polypool.infra.fields import above, require
 from polypool.infra.registry import AGGREGATORS
 
 
@@ -33,8 +33,7 @@ class OTKE(Aggregator):
     def __init__(self, dim: int, *, k: int = 8, eps: float = 0.5, iterations: int = 10) -> None:
         super().__init__()
         check_counts(k=k, iterations=iterations)
-        if not eps > 0:
-            raise InputError(f"eps must be above 0, not {eps}")
+        require(above(0), eps=eps)
         self.num_embeddings, self.eps, self.iterations = k, eps, iterations
         self.reference_KD = nn.Parameter(torch.empty(k, dim).uniform_(-(k**-0.5), k**-0.5))
 

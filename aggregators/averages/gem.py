@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from polypool.aggregators.aggregator import Aggregator, Pooled
+from polypool.infra.fields import above, require
 from polypool.infra.registry import AGGREGATORS
 
 
@@ -29,8 +30,7 @@ class GeM(Aggregator):
 
     def __init__(self, dim: int, *, p: float = 3.0, eps: float = 1e-6) -> None:
         super().__init__()
-        if p <= 0 or eps <= 0:
-            raise ValueError(f"p and eps must be above 0, not {p} and {eps}")
+        require(above(0), p=p, eps=eps)
         self.log_p = nn.Parameter(torch.tensor(math.log(p)))
         self.eps = eps
 

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from polypool.aggregators.averages.weighted import WeightedSum
 from polypool.aggregators.masks import masked_softmax
+from polypool.infra.fields import above, require
 from polypool.infra.registry import AGGREGATORS
 
 
@@ -25,8 +26,7 @@ class LIP(WeightedSum):
 
     def __init__(self, dim: int, *, gate: float = 12.0) -> None:
         super().__init__()
-        if gate <= 0:
-            raise ValueError(f"gate must be above 0, not {gate}")
+        require(above(0), gate=gate)
         self.gate = gate
         self.project = nn.Linear(dim, dim, bias=False)
         nn.init.zeros_(self.project.weight)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from polypool.aggregators.aggregator import Aggregator, Pooled
+from polypool.infra.fields import above, require
 from polypool.infra.registry import AGGREGATORS
 
 
@@ -25,8 +26,7 @@ class LogSumExp(Aggregator):
 
     def __init__(self, dim: int, *, sharpness: float = 1.0, average: bool = True) -> None:
         super().__init__()
-        if sharpness <= 0:
-            raise ValueError(f"sharpness must be above 0, not {sharpness}")
+        require(above(0), sharpness=sharpness)
         self.sharpness = sharpness
         self.average = average
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from polypool.aggregators.aggregator import Aggregator, Pooled
 from polypool.aggregators.attention import check_heads, with_token
 from polypool.aggregators.masks import softmax_over_elements, zero_pads
+from polypool.infra.compute.gru import taken
 from polypool.infra.registry import AGGREGATORS
 
 _REACH = 16  # reach of the convolution on each side, in elements
@@ -46,7 +47,7 @@ class TransMIL(Aggregator):
         """Return the tokens `(B, D)` and the elements' weights in the last layer `(B, N)`."""
         column_BP, side_B1 = _square(mask_BN)
         real_BP = torch.arange(column_BP.shape[1], device=side_B1.device) < side_B1**2
-        x_BPD = _take(zero_pads(x_BND, mask_BN), column_BP)
+        x_BPD = taken(zero_pads(x_BND, mask_BN), column_BP)
         x_BMD, mask_BM = with_token(self.token_D, x_BPD, real_BP)
         x_BMD, _ = self.first(x_BMD, mask_BM)
         x_BMD = torch.cat((x_BMD[:, :1], self.places(x_BMD[:, 1:], side_B1)), dim=1)
@@ -100,7 +101,7 @@ class _PositionalConvolutions(nn.Module):
         place_P = torch.arange(x_BPD.shape[1], device=x_BPD.device)
         row_P, column_P = place_P // side, place_P % side
         outside_BP = (row_P >= side_B1) | (column_P >= side_B1)
-        grid_BPD = _take(x_BPD, (row_P * side_B1 + column_P).masked_fill(outside_BP, 0))
+        grid_BPD = taken(x_BPD, (row_P * side_B1 + column_P).masked_fill(outside_BP, 0))
         grid_BPD = grid_BPD.masked_fill(outside_BP[..., None], 0.0)
         grid_BDSS = grid_BPD.transpose(1, 2).reshape(x_BPD.shape[0], x_BPD.shape[2], side, side)
         kernel = self.wide.weight + F.pad(self.middle.weight, [1] * 4) + F.pad(self.narrow.weight, [2] * 4)
@@ -109,18 +110,14 @@ class _PositionalConvolutions(nn.Module):
         near_BDSS = F.conv2d(grid_BDSS, kernel, bias_D, padding=3, groups=len(bias_D))
         cell_BP = place_P // side_B1 * side + place_P % side_B1
         cell_BP = cell_BP.masked_fill(place_P >= side_B1**2, 0)
-        return x_BPD + _take(near_BDSS.flatten(2).transpose(1, 2), cell_BP)
-
-
-def _sides(count: Tensor) -> Tensor:
-    """Return the side of the smallest square with at least this many positions."""
-    return count.to(torch.float32).sqrt().ceil().long()
+        return x_BPD + taken(near_BDSS.flatten(2).transpose(1, 2), cell_BP)
 
 
 def _square(mask_BN: Tensor) -> tuple[Tensor, Tensor]:
     """Return the element index of each position `(B, P)` and each set's side `(B, 1)`.
 
-    P is the number of positions for a set without padding; positions after a smaller square hold an arbitrary index.
+    The side is that of the smallest square with a position for every element. P is the number of positions for a set
+    without padding; positions after a smaller square hold an arbitrary index.
     """
     size_B1, padded = mask_BN.sum(dim=1, keepdim=True), mask_BN.shape[1]
     place_P = torch.arange((math.isqrt(padded - 1) + 1) ** 2, device=mask_BN.device)
@@ -131,8 +128,4 @@ def _square(mask_BN: Tensor) -> tuple[Tensor, Tensor]:
     )  # padding is numbered after the real elements
     every_BN = torch.arange(padded, device=mask_BN.device).expand_as(number_BN)
     column_BN = torch.zeros_like(number_BN).scatter(1, number_BN, every_BN)
-    return column_BN.gather(1, element_BP), _sides(size_B1)
-
-
-def _take(x_BND: Tensor, column_BP: Tensor) -> Tensor:
-    return x_BND.gather(1, column_BP[..., None].expand(-1, -1, x_BND.shape[2]))
+    return column_BN.gather(1, element_BP), size_B1.to(torch.float32).sqrt().ceil().long()

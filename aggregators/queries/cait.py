@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from polypool.aggregators.aggregator import Aggregator, Pooled, check_counts
-from polypool.aggregators.attention import Attention, mlp, truncated_normal, with_token
+from polypool.aggregators.attention import Attention, init_linear, mlp, with_token
 from polypool.aggregators.masks import zero_pads
 from polypool.infra.registry import AGGREGATORS
 
@@ -59,7 +59,7 @@ class ClassAttention(nn.Module):
         self.mlp = mlp(dim)
         if scale is not None:
             self.scale_2D = nn.Parameter(torch.full((2, dim), scale))
-        truncated_normal(self)
+        init_linear(self, weight=lambda weight: nn.init.trunc_normal_(weight, std=0.02))
 
     def forward(self, token_B1D: Tensor, x_BND: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor]:
         """Return the updated tokens `(B, 1, D)` and the elements' weights `(B, N)`, averaged over heads."""

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from polypool.aggregators.aggregator import Aggregator, Pooled, check_counts
-from polypool.aggregators.attention import Attention, mlp
+from polypool.aggregators.attention import Attention, init_linear, mlp
 from polypool.aggregators.masks import zero_pads
 from polypool.infra.registry import AGGREGATORS
 
@@ -38,10 +38,7 @@ class MAP(Aggregator):
         self.norm = nn.LayerNorm(dim, eps=1e-6)
         self.mlp = mlp(dim, hidden=hidden)
         nn.init.xavier_uniform_(self.query_KD)
-        for linear in (part for part in self.modules() if isinstance(part, nn.Linear)):
-            nn.init.xavier_uniform_(linear.weight)
-            if linear.bias is not None:
-                nn.init.zeros_(linear.bias)
+        init_linear(self, weight=nn.init.xavier_uniform_)
         for linear in (part for part in self.mlp if isinstance(part, nn.Linear)):
             nn.init.normal_(linear.bias, std=1e-6)
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from polypool.aggregators.aggregator import Aggregator, Pooled, check_counts
-from polypool.aggregators.attention import Attention, mlp
+from polypool.aggregators.attention import Attention, init_linear, mlp
 from polypool.aggregators.masks import zero_pads
 from polypool.infra.registry import AGGREGATORS
 
@@ -36,10 +36,7 @@ class QFormer(Aggregator):
         self.query_KD = nn.Parameter(0.02 * torch.randn(k, dim))
         self.norm = nn.LayerNorm(dim, eps=1e-12)
         self.layers = nn.ModuleList(_Layer(dim, heads=heads) for _ in range(layers))
-        for linear in (part for part in self.modules() if isinstance(part, nn.Linear)):
-            nn.init.normal_(linear.weight, std=0.02)
-            if linear.bias is not None:
-                nn.init.zeros_(linear.bias)
+        init_linear(self, weight=lambda weight: nn.init.normal_(weight, std=0.02))
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor) -> Pooled:
         """Return vectors `(B, D)`, or `(B, K, D)` if K > 1, and the last layer's weights `(B, K, N)`."""

@@ -16,10 +16,11 @@ from polypool.aggregators.ranks.by_size import weights_by_size
 from polypool.aggregators.ranks.fspool import stretch
 from polypool.aggregators.ranks.kernels import native
 from polypool.aggregators.ranks.shared_gru import SharedGRU
-from polypool.aggregators.ranks.sorted_sum import sort_descending, sorted_sum_unchecked, triton_kernels
+from polypool.aggregators.ranks.sorted_sum import sort_descending, sorted_sum, triton_kernels
 from polypool.infra.compute.device import shapes_only, traced
 from polypool.infra.compute.gru import GRU
 from polypool.infra.errors import InputError, unknown
+from polypool.infra.fields import above, require
 from polypool.infra.registry import AGGREGATORS
 
 CACHED = 1 << 22
@@ -69,8 +70,7 @@ class GPO(Aggregator):
         longest: int = 256,
     ) -> None:
         super().__init__()
-        if temperature <= 0:
-            raise ValueError(f"temperature must be above 0, not {temperature}")
+        require(above(0), temperature=temperature)
         if encoding not in ("sinusoidal", "index"):
             raise unknown("encoding", encoding, ("sinusoidal", "index"))
         if positions < 2 or positions % 2:
@@ -93,19 +93,8 @@ class GPO(Aggregator):
         self.add_module(self.decoder, generator)
         self.linear = nn.Linear(generator.width, channels, bias=False)
 
-    def size_weights(self, size_S: Tensor) -> Tensor:
-        """Return the weights `(S, max size)` of sets of the given sizes, 0 beyond a set's size.
-
-        With `per_channel`, `(S, max size, D)`.
-
-        Raises:
-            ValueError: the weights depend on features (`feature_conditioned`).
-        """
-        if self.feature_conditioned:
-            raise ValueError("these weights depend on features; pool sets and read Pooled.weights")
-        return self._squeezed(self._of_sizes(size_S, int(size_S.max())))
-
     def _of_sizes(self, size_S: Tensor, longest: int) -> Tensor:
+        """Return the weights `(S, longest, 1 or D)` of sets of some sizes, 0 beyond a set's size."""
         return self._decode(size_S, None, longest) if self.decoder else self._stretch(size_S, longest)
 
     def _squeezed(self, weight_SNC: Tensor) -> Tensor:
@@ -117,7 +106,7 @@ class GPO(Aggregator):
         autocast = torch.is_autocast_enabled(device)  # bfloat16 would change the weights by several per cent
         with torch.autocast(device, enabled=False) if autocast else nullcontext():
             weight = self._weights(x_BND, mask_BN)
-        return Pooled(sorted_sum_unchecked(x_BND, weight, mask_BN), weights=weight)
+        return Pooled(sorted_sum(x_BND, weight, mask_BN), weights=weight)
 
     def _weights(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
         size_B, padded = mask_BN.sum(dim=1), mask_BN.shape[1]
@@ -143,7 +132,7 @@ class GPO(Aggregator):
             before, cache = [parameter.detach().clone() for parameter in now], {}
         new = sorted({*sizes} - cache.keys())
         if new:
-            weight = self.size_weights(torch.tensor(new, device=now[0].device))
+            weight = self._squeezed(self._of_sizes(torch.tensor(new, device=now[0].device), new[-1]))
             cache = cache | {size: weight[row, :size].clone() for row, size in enumerate(new)}
             if sum(weight.numel() for weight in cache.values()) > CACHED:
                 cache = {size: cache[size] for size in {*sizes}}

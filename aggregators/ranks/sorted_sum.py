@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polypool.aggregators.aggregator import check_sets
 from polypool.aggregators.ranks.kernels import native
 from polypool.infra.compute.device import traced
 
@@ -29,7 +28,7 @@ def sorted_sum(x_BND: Tensor, weight: Tensor, mask_BN: Tensor) -> Tensor:
     in float32 at least.
 
     Args:
-        x_BND: the sets' elements.
+        x_BND: the sets' elements, `(B, N, D)` floats; as all sets of an aggregator, they passed `check_sets`.
         weight: over ranks, `(B, N)`, or `(B, N, D)` per channel; B may be 1.
         mask_BN: True for real elements, in any position.
 
@@ -37,15 +36,8 @@ def sorted_sum(x_BND: Tensor, weight: Tensor, mask_BN: Tensor) -> Tensor:
         Sums `(B, D)` in the dtype of the elements.
 
     Raises:
-        InputError: see `check_sets`.
         ValueError: weights of a wrong shape, or tensors on different devices.
     """
-    check_sets(x_BND, mask_BN)
-    return sorted_sum_unchecked(x_BND, weight, mask_BN)
-
-
-def sorted_sum_unchecked(x_BND: Tensor, weight: Tensor, mask_BN: Tensor) -> Tensor:
-    """Compute `sorted_sum` without `check_sets`, which an aggregator's call has already run."""
     weight_BNC = (weight if weight.dim() == 3 else weight[..., None]).expand(x_BND.shape[0], -1, -1)
     if weight_BNC.shape[1] != x_BND.shape[1] or weight_BNC.shape[2] not in (1, x_BND.shape[2]):
         raise ValueError(f"weights {tuple(weight.shape)} do not fit sets {tuple(x_BND.shape)}")
@@ -69,10 +61,8 @@ def sort_descending(x_BND: Tensor, mask_BN: Tensor) -> Tensor:
     """Sort every channel in descending order; return `(B, N, D)` with zeros beyond a set's size.
 
     Raises:
-        InputError: see `check_sets`.
         ValueError: tensors on different devices.
     """
-    check_sets(x_BND, mask_BN)
     if x_BND.device != mask_BN.device:
         raise ValueError(f"sets on {x_BND.device} and a mask on {mask_BN.device}")
     wide = torch.promote_types(x_BND.dtype, torch.float32)

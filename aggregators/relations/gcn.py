@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn.functional import normalize
 
 from polypool.aggregators.aggregator import Aggregator, Pooled, check_counts
 from polypool.aggregators.masks import zero_pads
@@ -38,10 +39,10 @@ class GCN(Aggregator):
 
     def reason(self, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
         """Return the elements `(B, N, D)` after all layers, L2-normalised; 0 in the padding."""
-        x_BND = unit(zero_pads(x_BND, mask_BN))
+        x_BND = normalize(zero_pads(x_BND, mask_BN), dim=-1, eps=1e-6)
         for layer in self.layers:
             x_BND = layer(x_BND, mask_BN)
-        return unit(zero_pads(x_BND, mask_BN))
+        return normalize(zero_pads(x_BND, mask_BN), dim=-1, eps=1e-6)
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor, **optional: Any) -> Pooled:
         """Return the inner aggregator's output for the updated elements, including its weights over them.
@@ -72,8 +73,3 @@ class Reasoning(nn.Module):
         relation_BNN = self.receive(x_BND) @ self.send(x_BND).transpose(1, 2)
         relation_BNN = relation_BNN / mask_BN.sum(dim=1)[:, None, None]
         return x_BND + self.update(relation_BNN @ zero_pads(self.message(x_BND), mask_BN))
-
-
-def unit(x_BND: Tensor) -> Tensor:
-    """L2-normalise the elements `(B, N, D)`; zero vectors stay zero."""
-    return x_BND / x_BND.norm(dim=-1, keepdim=True).clamp(min=1e-6)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from polypool.aggregators.aggregator import Aggregator, Context, Pooled
-from polypool.aggregators.attention import attend, check_heads
+from polypool.aggregators.attention import attend, check_heads, init_linear
 from polypool.aggregators.masks import zero_pads
 from polypool.infra.compute.dropout import Dropout
 from polypool.infra.registry import AGGREGATORS
@@ -35,10 +35,7 @@ class XPool(Aggregator):
         self.key = nn.Linear(dim, dim, bias=False)
         self.out, self.linear = nn.Linear(dim, dim), nn.Linear(dim, dim)
         self.dropout = Dropout(dropout)
-        for linear in (self.query, self.key, self.value, self.out, self.linear):
-            nn.init.eye_(linear.weight)
-            if linear.bias is not None:
-                nn.init.zeros_(linear.bias)
+        init_linear(self, weight=nn.init.eye_)
 
     def forward(self, x_BND: Tensor, mask_BN: Tensor, *, context: Context) -> Pooled:
         """Return vectors `(B, D)` and weights `(B, N)`, averaged over heads.

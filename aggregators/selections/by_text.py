@@ -9,7 +9,7 @@ from torch import Tensor
 
 from polypool.aggregators.aggregator import Aggregator, Context, Pooled, check_counts
 from polypool.aggregators.masks import softmax_over_elements, zero_pads
-from polypool.infra.errors import InputError
+from polypool.infra.fields import above, require
 from polypool.infra.registry import AGGREGATORS
 
 
@@ -73,8 +73,7 @@ class TextSoftmax(ByText):
 
     def __init__(self, dim: int, *, temperature: float = 0.1) -> None:
         super().__init__()
-        if not temperature > 0:
-            raise InputError(f"temperature must be above 0, not {temperature}")
+        require(above(0), temperature=temperature)
         self.temperature = temperature
 
     def weigh(self, cosine_BKN: Tensor, mask_BN: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from polypool.aggregators.aggregator import check_counts
+from polypool.aggregators.attention import init_linear
 from polypool.aggregators.masks import masked_softmax
 from polypool.aggregators.sets.set_prediction import SetPrediction
 from polypool.infra.compute.dropout import Dropout
@@ -41,14 +42,13 @@ class PIE(SetPrediction):
         super().__init__(dim, k=k, width=width, global_feature=global_feature)
         hidden = max(dim // 2, 1) if hidden is None else hidden
         check_counts(hidden=hidden)
-        inner, outer = nn.Linear(dim, hidden, bias=False), nn.Linear(hidden, k, bias=False)
-        self.attend = nn.Sequential(inner, nn.Tanh(), outer)
+        self.attend = nn.Sequential(
+            nn.Linear(dim, hidden, bias=False), nn.Tanh(), nn.Linear(hidden, k, bias=False)
+        )
         self.fc = nn.Linear(dim, self.width)
         self.dropout = Dropout(dropout)
         self.norm = nn.LayerNorm(self.width)
-        for linear in (inner, outer, self.fc):
-            nn.init.xavier_uniform_(linear.weight)
-        nn.init.zeros_(self.fc.bias)
+        init_linear(self.attend, self.fc, weight=nn.init.xavier_uniform_)
 
     def residual(self, x_BND: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor]:
         """Return the residuals `(B, K, W)`, in [0, 1] before dropout, and the attention weights `(B, K, N)`."""

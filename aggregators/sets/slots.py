@@ -84,14 +84,6 @@ class Slots(SetPrediction):
 
         Weights are averaged over the heads and sum to one over the slots.
         """
-        slot_BKW, weight_BKHN = self._refine(x_BNC, mask_BN)
-        return self.residual_norm(slot_BKW), weight_BKHN.mean(dim=2)
-
-    def combine(self, residual_BKW: Tensor, global_BW: Tensor) -> Tensor:
-        """Return the residuals plus the layer-normalised global feature, `(B, K, W)`."""
-        return residual_BKW + self.global_norm(global_BW)[:, None]
-
-    def _refine(self, x_BNC: Tensor, mask_BN: Tensor) -> tuple[Tensor, Tensor]:
         x_BNC = self.element_norm(x_BNC)
         key_BNC = x_BNC
         if self.positions:
@@ -101,7 +93,11 @@ class Slots(SetPrediction):
             update_BKW, weight_BKHN = self._attend(slot_BKW, key_BNC, x_BNC, mask_BN)
             slot_BKW = slot_BKW + update_BKW
             slot_BKW = slot_BKW + self.feed(slot_BKW)
-        return slot_BKW, weight_BKHN
+        return self.residual_norm(slot_BKW), weight_BKHN.mean(dim=2)
+
+    def combine(self, residual_BKW: Tensor, global_BW: Tensor) -> Tensor:
+        """Return the residuals plus the layer-normalised global feature, `(B, K, W)`."""
+        return residual_BKW + self.global_norm(global_BW)[:, None]
 
     def _attend(
         self, slot_BKW: Tensor, key_BNC: Tensor, x_BNC: Tensor, mask_BN: Tensor

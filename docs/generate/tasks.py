@@ -5,9 +5,8 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cache, partial
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from docs.generate.parts import (
@@ -26,49 +25,22 @@ from polypool.pipelines import commands
 from polypool.pipelines.recipes.load import Ensemble, published_text
 from polypool.pipelines.recipes.published import papers
 from polypool.tasks import abilities
-from polypool.tasks.run import Run
 from polypool.tasks.scoring.protocols import PROTOCOLS
 
 
-@dataclass(frozen=True, kw_only=True)
-class Recipe:
-    """A recipe by its name: the first line of its docstring, and the runs that it trains, several for an ensemble."""
-
-    name: str
-    about: str
-    config: Run | Ensemble
-    runs: tuple[Run, ...]
-
-    @property
-    def tasks(self) -> set[str]:
-        return {Spec.parse(run.task).name for run in self.runs}
-
-
-@cache
-def recipes() -> tuple[Recipe, ...]:
-    found = []
-    own = {*RECIPES.built_in()}
-    for name, make in RECIPES.usable():
-        if name not in own:
-            continue
+def task_recipes(task: str) -> str:
+    """Return the table of recipes that train a run of a task."""
+    rows = []
+    for name in RECIPES.built_in():
+        make = RECIPES.get(name)
         config = make()
         members = config.members if isinstance(config, Ensemble) else (name,)
-        runs = tuple(RECIPES.get(member)() for member in members)
-        found.append(Recipe(name=name, about=first_line(make), config=config, runs=runs))
-    return tuple(found)
-
-
-def recipe_table(listed: Sequence[Recipe]) -> str:
-    rows = []
-    for recipe in listed:
-        specs = dict.fromkeys(run.aggregator for run in recipe.runs)
-        aims = published_text(recipe.config.published, recipe.config.source)
-        rows.append((code(recipe.name), recipe.about, ", ".join(map(code, specs)), aims))
+        runs = [RECIPES.get(member)() for member in members]
+        if task in {Spec.parse(run.task).name for run in runs}:
+            specs = dict.fromkeys(run.aggregator for run in runs)
+            aims = published_text(config.published, config.source)
+            rows.append((code(name), first_line(make), ", ".join(map(code, specs)), aims))
     return table(("recipe", "meaning", "aggregator", "published"), rows)
-
-
-def task_recipes(task: str) -> str:
-    return recipe_table([recipe for recipe in recipes() if task in recipe.tasks])
 
 
 def paper(name: str) -> str:

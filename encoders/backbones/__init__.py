@@ -32,10 +32,6 @@ class ImageFeatures:
     x_ND: np.ndarray
     columns: Mapping[str, np.ndarray]
 
-    def side_by_side(self) -> np.ndarray:
-        """Return vectors and columns concatenated, `(N, D + C ...)`, columns sorted by name."""
-        return np.concatenate([self.x_ND, *(self.columns[name] for name in sorted(self.columns))], axis=1)
-
 
 class Backbone(ABC):
     """Computes features of images, videos or texts for `extract`; register one under `BACKBONES`.

@@ -7,7 +7,7 @@ TensorFlow, in which the weights were trained.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -15,9 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polypool.encoders.visual.resnet import FrozenBatchNorm, fill, read_weights
-from polypool.infra.errors import InputError
 
-WIDTH = 1024
 STRIDE = 8
 """Frames per step of the last map; its height and width are 1/32 of the frames'."""
 
@@ -66,21 +64,17 @@ class Unit(nn.Module):
         outputs: output channels.
         kernel: size in all three dimensions.
         stride: in all three dimensions.
-        last: the classifier: a plain convolution with a bias.
     """
 
-    def __init__(
-        self, inputs: int, outputs: int, *, kernel: int = 1, stride: int = 1, last: bool = False
-    ) -> None:
+    def __init__(self, inputs: int, outputs: int, *, kernel: int = 1, stride: int = 1) -> None:
         super().__init__()
-        self.conv3d = nn.Conv3d(inputs, outputs, kernel, stride, bias=last)
-        self.bn = None if last else FrozenBatchNorm(outputs, eps=1e-3)
+        self.conv3d = nn.Conv3d(inputs, outputs, kernel, stride, bias=False)
+        self.bn = FrozenBatchNorm(outputs, eps=1e-3)
 
     def forward(self, x_BCTHW: Tensor) -> Tensor:
         """Return the map, downsampled by the stride."""
         conv = self.conv3d
-        y_BCTHW = conv(pad_same(x_BCTHW, conv.kernel_size, conv.stride))
-        return y_BCTHW if self.bn is None else self.bn(y_BCTHW).relu_()
+        return self.bn(conv(pad_same(x_BCTHW, conv.kernel_size, conv.stride))).relu_()
 
 
 class MaxPool(nn.Module):
@@ -124,13 +118,9 @@ class Mixed(nn.Module):
 
 
 class I3D(nn.Module):
-    """The network on RGB frames, without dropout, because extraction runs in evaluation mode.
+    """The network on RGB frames, without its classifier and the dropout before it."""
 
-    Args:
-        classes: number of classes; 400 in Kinetics.
-    """
-
-    def __init__(self, *, classes: int = 400) -> None:
+    def __init__(self) -> None:
         super().__init__()
         width = 3
         for name in _ORDER:
@@ -144,11 +134,10 @@ class I3D(nn.Module):
                 module = Mixed(width, _MIXED[name])
                 width = module.width
             self.add_module(name, module)
-        self.logits = Unit(WIDTH, classes, last=True)
 
     @classmethod
     def load(cls, path: Path) -> I3D:
-        """Return the network with the weights of a file: `rgb_imagenet.pt`, or one with another number of classes.
+        """Return the network with the weights of a file such as `rgb_imagenet.pt`; a classifier in it is ignored.
 
         Raises:
             InputError: a missing file, or weights of another network; missing and unexpected names are listed.
@@ -156,13 +145,9 @@ class I3D(nn.Module):
         weights = {
             name: value
             for name, value in read_weights(path).items()
-            if not name.endswith(".num_batches_tracked")
+            if not name.startswith("logits.") and not name.endswith(".num_batches_tracked")
         }
-        if loose := [name for name, value in weights.items() if not isinstance(value, Tensor)]:
-            raise InputError(
-                f"{loose[0]} in {path} is no tensor; expected names with tensors, as in rgb_imagenet.pt"
-            )
-        network = cls(classes=_classes(weights))
+        network = cls()
         fill(network, weights, where=path)
         return network.eval()
 
@@ -184,13 +169,3 @@ class I3D(nn.Module):
             pixels_B3THW: RGB in [-1, 1], at least 9 frames of 193 to 224 pixels.
         """
         return F.avg_pool3d(self.last_map(pixels_B3THW), (2, 7, 7), stride=1).flatten(2).transpose(1, 2)
-
-    def scores(self, features_BTD: Tensor) -> Tensor:
-        """Return the class scores `(B, T, classes)` of features."""
-        return self.logits(features_BTD.transpose(1, 2)[..., None, None]).flatten(2).transpose(1, 2)
-
-
-def _classes(weights: Mapping[str, Tensor]) -> int:
-    """Return the number of classes of a file's classifier; 400 if it has none, which `fill` then reports."""
-    weight = weights.get("logits.conv3d.weight")
-    return weight.shape[0] if weight is not None and weight.ndim else 400

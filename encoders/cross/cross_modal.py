@@ -33,8 +33,6 @@ class CrossModal(nn.Module):
             raise ValueError(f"a width of {width} cannot be shared evenly by {heads} heads")
         if layers < 1:
             raise ValueError(f"layers must be at least 1, not {layers}")
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout must be at least 0 and below 1, not {dropout}")
         self.layers = nn.ModuleList(_Layer(width, heads, dropout) for _ in range(layers))
         self.cls_2D = nn.Parameter(torch.randn(2, width) / width**0.5) if cls else None
 

@@ -81,31 +81,23 @@ def tokenizer_json(tokenizer: Any, *, of: str) -> str:
 
 
 class Subwords:
-    """A fast tokenizer, given as JSON, that groups the subwords of a word.
+    """A fast tokenizer that groups the subwords of a word.
 
     Args:
-        serialised: the JSON.
-        specials: ids of the special tokens.
+        assets: its JSON, the special tokens, and the model's configuration, which limits the number of tokens; see
+            `BertAssets`.
         starts, ends: whether to add the start and the end token to texts.
-        positions: maximum number of tokens, including those two; 0 for no limit.
 
     Raises:
-        InputError: the JSON is no tokenizer, or lacks an id of `specials`.
+        InputError: the JSON is no tokenizer, or lacks the id of a special token.
     """
 
-    def __init__(
-        self,
-        serialised: str,
-        specials: Mapping[str, int],
-        *,
-        starts: bool = True,
-        ends: bool = True,
-        positions: int = 0,
-    ) -> None:
+    def __init__(self, assets: Mapping[str, Any], *, starts: bool = True, ends: bool = True) -> None:
         from tokenizers import Tokenizer
 
+        specials = assets["specials"]
         try:
-            self._tokenizer = Tokenizer.from_str(serialised)
+            self._tokenizer = Tokenizer.from_str(assets["tokenizer"])
         except Exception as error:  # the library raises no specific exception
             raise InputError(f"tokenizer must be the JSON of a fast tokenizer: {error}") from error
         self._tokenizer.no_truncation()
@@ -115,7 +107,7 @@ class Subwords:
             raise InputError(f"specials must be below {self.size}, the size of the tokenizer, not {most}")
         self.start, self.end, self.mask = (specials[name] for name in ("start", "end", "mask"))
         self.starts, self.ends = starts, ends
-        self.longest = max(0, positions - starts - ends)
+        self.longest = max(0, positions(assets.get("config", {})) - starts - ends)
         unknown = self._tokenizer.token_to_id(getattr(self._tokenizer.model, "unk_token", None) or "")
         self.unknown = -1 if unknown is None else unknown
 
@@ -178,9 +170,7 @@ class Bert(TextEncoder):
 
     @classmethod
     def tokenizer(cls, assets: Mapping[str, Any]) -> Subwords:
-        return Subwords(
-            assets["tokenizer"], assets["specials"], positions=positions(assets.get("config", {}))
-        )
+        return Subwords(assets)
 
     def load_pretrained(self) -> None:
         from transformers import AutoModel

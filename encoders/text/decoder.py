@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from polypool.encoders.backbones.hub import from_config, from_hub
 from polypool.encoders.encoder import TextEncoder
-from polypool.encoders.text.bert import BertAssets, Subwords, positions, special_ids, tokenizer_json
+from polypool.encoders.text.bert import BertAssets, Subwords, special_ids, tokenizer_json
 from polypool.infra.paths import ModelName
 from polypool.infra.registry import ENCODERS
 
@@ -82,13 +82,7 @@ class Decoder(TextEncoder):
 
     @classmethod
     def tokenizer(cls, assets: Mapping[str, Any]) -> Subwords:
-        return Subwords(
-            assets["tokenizer"],
-            assets["specials"],
-            starts=assets["starts"],
-            ends=assets["ends"],
-            positions=positions(assets.get("config", {})),
-        )
+        return Subwords(assets, starts=assets["starts"], ends=assets["ends"])
 
     def load_pretrained(self) -> None:
         from transformers import AutoModel

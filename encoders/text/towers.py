@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from polypool.encoders.backbones.hub import from_config, from_hub, half_of_pair
 from polypool.encoders.encoder import TextEncoder
-from polypool.encoders.text.bert import Specials, Subwords, positions, special_ids, tokenizer_json
+from polypool.encoders.text.bert import Specials, Subwords, special_ids, tokenizer_json
 from polypool.infra.errors import unknown
 from polypool.infra.fields import at_least
 from polypool.infra.paths import ModelName
@@ -144,9 +144,7 @@ class ClipText(_TextTower):
 
     @classmethod
     def tokenizer(cls, assets: Mapping[str, Any]) -> Subwords:
-        return Subwords(
-            assets["tokenizer"], assets["specials"], positions=positions(assets.get("config", {}))
-        )
+        return Subwords(assets)
 
     def read(self, token_BL: Tensor, mask_BL: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the token ids; a truncated text keeps its end token."""
@@ -159,14 +157,12 @@ class ClipText(_TextTower):
 
 
 class SiglipSubwords(Subwords):
-    """A fast tokenizer of lower-case texts; `strips` drops punctuation, and the encoder adds the end token."""
+    """A fast tokenizer of lower-case texts; `strips` in its assets drops punctuation."""
 
-    def __init__(
-        self, serialised: str, specials: Mapping[str, int], *, strips: bool, positions: int = 0
-    ) -> None:
-        of_text = max(0, positions - 1)  # the encoder adds the end token
-        super().__init__(serialised, specials, starts=False, ends=False, positions=of_text)
-        self._table = str.maketrans("", "", string.punctuation) if strips else {}
+    def __init__(self, assets: Mapping[str, Any]) -> None:
+        super().__init__(assets, starts=False, ends=False)
+        self.longest = max(0, self.longest - 1)  # the encoder adds the end token
+        self._table = str.maketrans("", "", string.punctuation) if assets["strips"] else {}
 
     def encode(self, captions: Sequence[str]) -> Iterator[list[list[int]]]:
         yield from super().encode(
@@ -206,10 +202,7 @@ class SiglipText(_TextTower):
 
     @classmethod
     def tokenizer(cls, assets: Mapping[str, Any]) -> SiglipSubwords:
-        most = positions(assets.get("config", {}))
-        return SiglipSubwords(
-            assets["tokenizer"], assets["specials"], strips=assets["strips"], positions=most
-        )
+        return SiglipSubwords(assets)
 
     def read(self, token_BL: Tensor, mask_BL: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return as many token ids as in pretraining: the truncated text, the end token and padding."""

@@ -78,7 +78,7 @@ class CNN(PixelEncoder):
     def load_pretrained(self) -> None:
         if self.weights:
             path = Path(self.weights)
-            fill(self.cnn, resnet_weights(read_weights(path), where=path), where=path)
+            fill(self.cnn, resnet_weights(read_weights(path)), where=path)
 
     def cells(self, pixels_I3SS: Tensor) -> Tensor:
         map_ICHW = self.cnn(pixels_I3SS.to(self.fc.weight.dtype))

@@ -99,7 +99,9 @@ class Patches(PixelEncoder):
         self.vit = _trimmed(from_config(assets["config"]))
         for weight in layout["unread"] if layout else ():
             self.vit.get_parameter(weight).requires_grad_(False)
-        self.fc = xavier_linear(_width(self.vit), width)
+        # the width of the states; in hierarchical models, of the last stage
+        states = getattr(self.vit.config, "hidden_size", 0) or self.vit.config.hidden_sizes[-1]
+        self.fc = xavier_linear(states, width)
         self._patches = _patches(assets, size=size)
         self._options = _options(self.vit)
 
@@ -175,11 +177,6 @@ def _options(model: Any) -> dict[str, bool]:
     wanted = "interpolate_pos_encoding"
     takes = wanted in inspect.signature(model.forward).parameters
     return {wanted: True} if takes and not model.config.model_type.startswith("dinov2") else {}
-
-
-def _width(model: Any) -> int:
-    """Return the width of the last hidden states; for hierarchical models, of the last stage."""
-    return getattr(model.config, "hidden_size", 0) or model.config.hidden_sizes[-1]
 
 
 def _layout(config: Mapping[str, Any], *, name: str, size: int) -> Layout:

@@ -161,7 +161,7 @@ def resnet_name(name: str) -> str:
     return f"{_SEQUENTIAL[place]}.{rest}" if place in _SEQUENTIAL else name
 
 
-def resnet_weights(weights: Mapping[str, Any], *, where: object) -> dict[str, Tensor]:
+def resnet_weights(weights: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters and statistics of a file by their names in `ResNet`.
 
     The classifier and the batch counters of batch normalisation are dropped.
@@ -169,19 +169,12 @@ def resnet_weights(weights: Mapping[str, Any], *, where: object) -> dict[str, Te
     Args:
         weights: tensors by torchvision's names, or the parts `base` and `top` of VSE-infinity's
             `original_updown_backbone.pth`.
-        where: the file, for messages.
-
-    Raises:
-        InputError: an entry is not a tensor.
     """
     if {"base", "top"} <= weights.keys():
         parts = ("base", "top")
         weights = {
             resnet_name(f"{part}.{key}"): x for part in parts for key, x in dict(weights[part]).items()
         }
-    for name, value in weights.items():
-        if not isinstance(value, Tensor):
-            raise InputError(f"{name} in {where} is a {type(value).__name__}, not a tensor")
     return {
         name: value
         for name, value in weights.items()
@@ -189,8 +182,20 @@ def resnet_weights(weights: Mapping[str, Any], *, where: object) -> dict[str, Te
     }
 
 
-def fill(module: nn.Module, weights: Mapping[str, Tensor], *, where: object) -> None:
-    """Load weights that must match a module exactly; an InputError lists differing names and shapes."""
+def fill(module: nn.Module, weights: Mapping[str, Any], *, where: object) -> None:
+    """Load weights that must match a module exactly.
+
+    Args:
+        module: the module.
+        weights: parameters and statistics by name.
+        where: the file, for messages.
+
+    Raises:
+        InputError: an entry is not a tensor, or names or shapes differ, which it lists.
+    """
+    for name, value in weights.items():
+        if not isinstance(value, Tensor):
+            raise InputError(f"{name} in {where} is a {type(value).__name__}, not a tensor")
     own = module.state_dict()
     shapes = [
         f"{name} {tuple(weights[name].shape)} for {tuple(own[name].shape)}"

@@ -13,7 +13,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.distributed.nn.functional import all_gather
 
 
 def rank() -> int:
@@ -51,15 +50,6 @@ def gather(x: Tensor) -> Tensor:
     averaged over workers, as DDP does.
     """
     return x if world() == 1 else _Gather.apply(x)
-
-
-def gather_shared(x: Tensor) -> Tensor:
-    """Concatenate like `gather`, for samples that every worker uses differently.
-
-    An example: captions that each worker scores against its own images. Their gradient is the sum over the workers;
-    results must reach the loss through `gather`, whose factor cancels DDP's mean.
-    """
-    return x if world() == 1 else torch.cat(all_gather(x))
 
 
 @torch.no_grad()
@@ -101,6 +91,19 @@ class _Sum(torch.autograd.Function):
 def all_sum(x: Tensor) -> Tensor:
     """Return the sum of `x` over the workers, with gradient."""
     return x if world() == 1 else _Sum.apply(x)
+
+
+def gather_shared(x: Tensor) -> Tensor:
+    """Concatenate like `gather`, for samples that every worker uses differently.
+
+    An example: captions that each worker scores against its own images. Their gradient is the sum over the workers;
+    results must reach the loss through `gather`, whose factor cancels DDP's mean.
+    """
+    if world() == 1:
+        return x
+    parts = [torch.zeros_like(x) for _ in range(world())]
+    parts[rank()] = x
+    return all_sum(torch.cat(parts))
 
 
 _BUCKET = 2**23

@@ -29,16 +29,15 @@ WIDE, FEW = 768, 8
 
 
 class GRU(nn.RNNBase):
-    """One layer of `torch.nn.GRU`, batch first and with the same parameter names, for padded sets.
+    """One bidirectional layer of `torch.nn.GRU`, batch first and with the same parameter names, for padded sets.
 
     Args:
         inputs: width E of the elements.
         hidden: width H of the states of each direction.
-        bidirectional: whether a second direction reads from the end.
     """
 
-    def __init__(self, inputs: int, hidden: int, *, bidirectional: bool = True) -> None:
-        super().__init__("GRU", inputs, hidden, batch_first=True, bidirectional=bidirectional)
+    def __init__(self, inputs: int, hidden: int) -> None:
+        super().__init__("GRU", inputs, hidden, batch_first=True, bidirectional=True)
 
     def forward(self, x_BNE: Tensor, size_B: Tensor) -> tuple[Tensor, Tensor]:
         """Process every set.
@@ -48,21 +47,21 @@ class GRU(nn.RNNBase):
             size_B: number of real elements, at least one per set; on any device.
 
         Returns:
-            The states `(B, N, R, H)` of R directions, zero in the padding, and each direction's last state `(R, B, H)`.
+            The states `(B, N, 2, H)` of both directions, zero in the padding, and each direction's last state
+            `(2, B, H)`.
         """
         if shapes_only(x_BNE):
             return self._padded(x_BNE, size_B)
         if self._is_small(len(x_BNE)):
             return self._packed(x_BNE, size_B)
-        order = _Order(size_B, x_BNE.shape[1], directions=len(self.weights))
+        order = _Order(size_B, x_BNE.shape[1])
         return _Read.apply(x_BNE, order, *(weight for direction in self.weights for weight in direction))
 
     @property
     def weights(self) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
         """Input and recurrent weights and biases of each direction."""
-        ends = ("l0", "l0_reverse")[: 1 + self.bidirectional]
         names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-        return [tuple(getattr(self, f"{name}_{end}") for name in names) for end in ends]
+        return [tuple(getattr(self, f"{name}_{end}") for name in names) for end in ("l0", "l0_reverse")]
 
     def _is_small(self, sets: int) -> bool:
         """Whether torch is faster for this size on a CPU."""
@@ -75,17 +74,15 @@ class GRU(nn.RNNBase):
         place_N = torch.arange(x_BNE.shape[1], device=x_BNE.device)
         size_B1 = size_B.to(x_BNE.device)[:, None]
         mirrored_BN = (size_B1 - 1 - place_N).where(place_N < size_B1, place_N)
-        reads = [read_padded(x_BNE, *self.weights[0])]
-        lasts = [taken(reads[0], size_B1 - 1)]
-        if self.bidirectional:
-            reads.append(taken(read_padded(taken(x_BNE, mirrored_BN), *self.weights[1]), mirrored_BN))
-            lasts.append(reads[1][:, :1])
-        state_BNRH = torch.stack(reads, dim=2).masked_fill((place_N >= size_B1)[..., None, None], 0.0)
-        return state_BNRH, torch.cat(lasts, dim=1).transpose(0, 1)
+        forth_BNH = read_padded(x_BNE, *self.weights[0])
+        back_BNH = taken(read_padded(taken(x_BNE, mirrored_BN), *self.weights[1]), mirrored_BN)
+        state_BNRH = torch.stack((forth_BNH, back_BNH), dim=2)
+        last_BRH = torch.cat((taken(forth_BNH, size_B1 - 1), back_BNH[:, :1]), dim=1)
+        return state_BNRH.masked_fill((place_N >= size_B1)[..., None, None], 0.0), last_BRH.transpose(0, 1)
 
     def _packed(self, x_BNE: Tensor, size_B: Tensor) -> tuple[Tensor, Tensor]:
         """Process a `PackedSequence`, packed by one row selection, with torch's GRU."""
-        order = _Order(size_B, x_BNE.shape[1], directions=1)
+        order = _Order(size_B, x_BNE.shape[1])
         row_S, x_AE = order.row_RS[0], x_BNE.flatten(0, 1)
         packed = PackedSequence(
             x_AE.index_select(0, row_S), torch.tensor(order.active), order.set_B, order.rank_B
@@ -93,7 +90,7 @@ class GRU(nn.RNNBase):
         states, last_RBH = nn.GRU.forward(cast("nn.GRU", self), packed)
         state_AC = states.data.new_zeros(len(x_AE), states.data.shape[1])
         state_BNC = state_AC.index_copy(0, row_S, states.data).unflatten(0, x_BNE.shape[:2])
-        return state_BNC.unflatten(-1, (-1, self.hidden_size)), last_RBH
+        return state_BNC.unflatten(-1, (2, self.hidden_size)), last_RBH
 
 
 def taken(x_BNE: Tensor, place_BM: Tensor) -> Tensor:
@@ -141,14 +138,14 @@ class _Order:
         last_B: index in S of each set's last element.
     """
 
-    def __init__(self, size_B: Tensor, longest: int, *, directions: int) -> None:
+    def __init__(self, size_B: Tensor, longest: int) -> None:
         size_B = size_B.cpu()
         sorted_B, self.set_B = size_B.sort(descending=True, stable=True)
         self.rank_B = self.set_B.argsort()
         step_TB = torch.arange(int(sorted_B[0]))[:, None].expand(-1, len(size_B))
         real_TB = step_TB < sorted_B
         self.active: list[int] = real_TB.sum(dim=1).tolist()
-        steps = (step_TB, sorted_B - 1 - step_TB)[:directions]
+        steps = (step_TB, sorted_B - 1 - step_TB)
         self.row_RS = torch.stack([(self.set_B * longest + step)[real_TB] for step in steps])
         first_T = torch.tensor([0, *accumulate(self.active)])
         self.last_B = first_T[size_B - 1] + self.rank_B

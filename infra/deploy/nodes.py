@@ -10,28 +10,25 @@ from polypool.infra.process.command import command
 from polypool.infra.ray import ray_session
 
 
-def addresses() -> list[str]:
-    """Return the addresses of the cluster's nodes."""
-    import ray
-
-    return sorted(node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"])
-
-
 def wait_for(count: int, *, seconds: float) -> list[str]:
     """Return the addresses of all nodes, as soon as `count` have joined.
 
     Raises:
         InputError: fewer have joined after `seconds`.
     """
+    import ray
+
     limit = time.monotonic() + seconds
-    while len(there := addresses()) < count:
+    while True:
+        there = sorted(node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"])
+        if len(there) >= count:
+            return there
         if time.monotonic() >= limit:
             raise InputError(
                 f"{len(there)} of {count} machines joined the Ray cluster in {seconds:.0f} seconds "
                 f"({', '.join(there)}); the output of the others is above"
             )
         time.sleep(1)
-    return there
 
 
 @command

@@ -80,21 +80,25 @@ def printed_as(chosen: str) -> Iterator[None]:
 _PREFIX = re.compile(r"^(\x1b\[\d+m)?\(\w+ pid=\d+(, ip=[\w.:]+)?\)(\x1b\[0m)? (?=\{)")
 
 
-class _WithoutPrefix:
-    """Standard error that removes the process name from JSON lines of Ray's workers."""
+class _Wrapper:
+    """A text stream that changes what is written to another one."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-
-    def write(self, text: str) -> int:
-        self._stream.write(_PREFIX.sub("", text))
-        return len(text)
 
     def flush(self) -> None:
         self._stream.flush()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
+
+
+class _WithoutPrefix(_Wrapper):
+    """Standard error that removes the process name from JSON lines of Ray's workers."""
+
+    def write(self, text: str) -> int:
+        self._stream.write(_PREFIX.sub("", text))
+        return len(text)
 
 
 def log_line(**values: Any) -> None:
@@ -167,14 +171,11 @@ def _exit_on_error(stream: TextIO) -> Iterator[None]:
         raise SystemExit(1) from None
 
 
-class Printable:
+class Printable(_Wrapper):
     """A text stream that applies `printable`, and escapes characters that its encoding lacks.
 
     It reports that it is not a terminal, so that libraries print no colours.
     """
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
 
     def write(self, text: str) -> int:
         encoding = self._stream.encoding or "utf-8"
@@ -188,6 +189,3 @@ class Printable:
 
     def isatty(self) -> bool:
         return False
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)

@@ -12,11 +12,10 @@ import shlex
 import signal
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
@@ -96,39 +95,6 @@ def _in_import_of(module: str, frame: FrameType | None) -> bool:
             return True
         frame = frame.f_back
     return False
-
-
-def run_async(main: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine like `asyncio.run`; a signal cancels it and is raised after its clean-up.
-
-    An exception raised by a signal handler inside the event loop could skip that clean-up.
-    """
-    import asyncio
-
-    received: list[int] = []
-
-    async def cancelled_by_signals() -> None:
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
-        assert task is not None
-
-        def cancel(number: int) -> None:
-            received.append(number)
-            set_handler(exit_now)
-            task.cancel()
-
-        for number in SIGNALS:
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                loop.add_signal_handler(number, cancel, number)
-        await main
-
-    with handlers_restored():
-        try:
-            asyncio.run(cancelled_by_signals())
-        except asyncio.CancelledError:
-            if not received:
-                raise
-    if received:
-        raise_stopped(received[0])
 
 
 @contextmanager

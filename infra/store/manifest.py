@@ -19,7 +19,7 @@ VERSION = 2
 NAME = "manifest.json"
 COLUMNS = "columns"
 """Key of a source that lists further columns, and name of their folder; see `infra.store.writer`."""
-_DERIVED = ("sets", "vectors", "check")  # for readers without this class; verified on reading
+_DERIVED = ("sets", "vectors", "check")  # the first two for readers without this class
 _FILE_NAME = Rule("a file name without a folder", lambda name: Path(name).name == name != "")
 _ANY = Rule("at least one", bool)
 
@@ -107,16 +107,15 @@ class Manifest:
         """Read the manifest of a store.
 
         Raises:
-            AbsentError: no store, or an incomplete one; a MissingError if the folder does not exist.
+            AbsentError: no store, or an incomplete one.
             InputError: another version, or a damaged manifest.
         """
-        folder, what = place(folder), "the manifest of a feature store"
+        folder = place(folder)
+        if isinstance(folder, Path):
+            existing_folder(folder, what="a feature store, as ingest and extract write it")
+        path = folder / NAME
         try:
-            if not isinstance(folder, Url):
-                folder = existing_folder(folder, what="a feature store, as ingest and extract write it")
-                if not (folder / NAME).exists():
-                    raise AbsentError
-            data = read_json(path := folder / NAME, what=what)
+            data = read_json(path, what="the manifest of a feature store")
         except AbsentError as error:
             raise AbsentError(
                 f"{folder}: not a complete feature store: it has no {NAME}, which is written last. "
@@ -125,23 +124,11 @@ class Manifest:
         version = data.get("version") if isinstance(data, dict) else None
         if version != VERSION:
             raise InputError(f"{path}: store version {version}, expected {VERSION}; write the store again")
-        try:
-            return cls._of(data)
-        except InputError as error:
-            raise InputError(f"{path}: {error}; copy the store again, or recreate it") from error
-
-    @classmethod
-    def _of(cls, data: Any) -> Manifest:
-        """Return a manifest from JSON if its derived values are consistent."""
-        own = {name: data[name] for name in data if name not in _DERIVED} if isinstance(data, dict) else data
-        manifest = from_plain(cls, own)
-        check = _check_of({name: data[name] for name in data if name != "check"})
-        expected = {"sets": manifest.sets, "vectors": manifest.vectors, "check": check}
-        for name, value in expected.items():
-            found = data.get(name)
-            if type(found) is not type(value) or found != value:
-                raise InputError(f"{name} must be {value!r}, which the other fields imply, not {found!r}")
-        return manifest
+        if _check_of({name: data[name] for name in data if name != "check"}) != data.get("check"):
+            raise InputError(
+                f"{path}: changed since it was written (`check` differs); copy the store again, or recreate it"
+            )
+        return from_plain(cls, {name: data[name] for name in data if name not in _DERIVED}, where=str(path))
 
 
 def _check_of(data: dict[str, Any]) -> str:

@@ -15,10 +15,10 @@ from typing import Any, Literal, cast
 
 import numpy as np
 
-from polypool.infra.errors import AbsentError, InputError, MissingError, unknown
+from polypool.infra.errors import InputError, unknown
 from polypool.infra.locks import lock_folder
 from polypool.infra.process.progress import Progress
-from polypool.infra.storage import Url, place, publish, staging
+from polypool.infra.storage import Url, exists, place, publish, staging
 from polypool.infra.store.feature_store import FeatureStore, column_place, column_source
 from polypool.infra.store.findings import (
     SKIPPED,
@@ -73,7 +73,7 @@ class Moments:
         return np.sqrt(self._squares / max(1, self.count))
 
 
-_UNDERFLOWN = 0.01
+_UNDERFLOWN = 0.1
 """Share of a set's values that may be rounded to zero without a warning."""
 
 
@@ -112,6 +112,10 @@ class StoreWriter:
         replaces: content of the folder that may be replaced: `unfinished` work of another job, or also a `complete`
             store. Unfinished work of `extract`, which takes hours, is never replaced.
 
+    Attributes:
+        done: ids that an earlier writer stored.
+        count: number of stored sets.
+
     Raises:
         InputError: the folder holds a complete store or shards of another job that may not be replaced, or another
             process writes to it.
@@ -135,7 +139,7 @@ class StoreWriter:
         self._out, self.folder = folder, staging(folder, last=MANIFEST)
         self._release = weakref.finalize(self, lock_folder(self.folder).release)
         self.dim, self.dtype, self.source = dim, dtype, source
-        self.done = set[str]()
+        self.done, self.count = set[str](), 0
         self._shards: list[Shard] = []
         self._findings = Findings()
         job = {"version": VERSION, "dim": dim, "dtype": dtype, "source": source}
@@ -238,10 +242,8 @@ class StoreWriter:
         Raises:
             InputError: as `close`.
         """
-        if kept := sum(shard.sets for shard in self._shards) + len(
-            self._open
-        ):  # `close` refuses an empty store
-            self._findings.judge(self.folder, tolerance=tolerance, rows=({"": kept}, "sets"))
+        if self.count:  # `close` refuses an empty store
+            self._findings.judge(self.folder, tolerance=tolerance, rows=({"": self.count}, "sets"))
 
     def _refuse(self, id: str, x_ND: np.ndarray) -> str | None:
         """Return why a set cannot be stored, the same text for all such sets."""
@@ -272,6 +274,7 @@ class StoreWriter:
         """Add a set to the open shard; return it in the stored precision."""
         if not self._open.has_room(len(x_ND)):
             self._flush()
+        self.count += 1
         return self._open.put(id, x_ND)
 
     def _resume_draft(self) -> None:
@@ -283,7 +286,7 @@ class StoreWriter:
         self._flagged += flagged
 
     def _flag(self, x_ND: np.ndarray, stored_ND: np.ndarray, *, where: str) -> None:
-        """Warn of all-zero sets, and of sets with over a hundredth of their values rounded to zero."""
+        """Warn of all-zero sets, and of sets with over a tenth of their values rounded to zero."""
         values = _values(x_ND)
         if not values:
             self._flagged.append(Flagged(where=where, why="a set of zeros only"))
@@ -312,6 +315,7 @@ class StoreWriter:
                     "repeat the command, which resumes there"
                 )
             self._finished(found)
+            self.count += found.sets
             self.done.update(mapped.names())
 
     def _finished(self, shard: Shard) -> None:
@@ -398,10 +402,21 @@ class ColumnsWriter:
             writer: of the columns' store.
             id, x_ND, where: see `StoreWriter.offer`.
             columns: `(N, C)` each, by name.
+
+        Raises:
+            InputError: an interrupted writer skipped this set and stored later ones without their columns, whose rows
+                would no longer be those of the store.
         """
         if why := self._refuse(columns, len(x_ND)):
             writer.note(Skipped(where=where, why=why))
             return why
+        for column in self._writers.values():
+            new = id not in writer and id not in column
+            if new and column.count != writer.count and writer._refuse(id, x_ND) is None:
+                raise InputError(
+                    f"{writer.folder}: {where} was skipped before an interruption and is valid now, but later sets are "
+                    "stored without their columns; remove this folder to start over"
+                )
         if (why := writer.offer(id, x_ND, where=where)) is None:
             for name, column in self._writers.items():  # without columns that an earlier writer finished
                 column.offer(id, columns[name], where=where)
@@ -438,10 +453,9 @@ def _complete(at: Path | Url, source: dict[str, Any], *, extends: bool) -> bool:
     Raises:
         InputError: a complete column of another source, without `extends`.
     """
-    try:
-        found = FeatureStore.open(at)
-    except (AbsentError, MissingError):
+    if not exists(at / MANIFEST):
         return False
+    found = FeatureStore.open(at)
     if extends and found.manifest.source != source:
         return False
     if found.manifest.source != source:

@@ -19,9 +19,11 @@ from typing import Annotated
 import tyro
 
 from polypool.infra.errors import InputError
+from polypool.infra.fields import at_least, below, validate
 from polypool.infra.paths import home
 from polypool.infra.process.command import command
 from polypool.infra.process.output import print_next
+from polypool.infra.registry import MOST_REPEATED
 from polypool.tasks.run import NO_DEFAULT
 
 
@@ -56,17 +58,20 @@ class SweepOptions:
     text_aggregators: Annotated[
         tuple[str, ...], tyro.conf.arg(help_behavior_hint="(default: those above)")
     ] = ()
-    seeds: int = 1
-    first_seed: int = 0
+    seeds: Annotated[int, at_least(1), below(MOST_REPEATED + 1)] = 1
+    first_seed: Annotated[int, at_least(0)] = 0
     choose: Annotated[tuple[str, ...], NO_DEFAULT] = ()
     budget: Annotated[int, tyro.conf.arg(help_behavior_hint="(with --choose)")] = 0
     trial_seeds: Annotated[int, tyro.conf.arg(help_behavior_hint="(with --choose; default: 1)")] = 1
     sample: int = 0
     experiment: str = "polypool"
-    concurrent: int = 0
+    concurrent: Annotated[int, at_least(0)] = 0
     detect: float = 0.0
     early_stop: bool = False
     dry_run: bool = False
+
+    def __post_init__(self) -> None:
+        validate(self)
 
 
 _PARAMS = ("recipes", "aggregators", "text_aggregators", "seeds", "first_seed", "early_stop")
@@ -102,8 +107,6 @@ def sweep(options: SweepOptions, *, flags: Sequence[str] = (), words: Sequence[s
     from polypool.pipelines.training import sweep as sweeping
 
     refuse_detect(options.detect)
-    if options.concurrent < 0:
-        raise InputError(f"--concurrent must be at least 1, or 0 for what fits, not {options.concurrent}")
     if options.budget and not options.choose:
         raise InputError(
             "--budget is the number of tuning trials per aggregator; name their settings with --choose"

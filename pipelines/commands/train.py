@@ -122,8 +122,7 @@ def read_run_id(file: Path, run: Run) -> str | None:
     """
     if not file.exists():
         return None
-    with existing(file, what="the id of a run").open("rb") as opened:
-        data = opened.read(1 << 10)
+    data = existing(file, what="the id of a run").read_bytes()
     if not re.fullmatch(rb"[0-9a-f]{32}\r?\n?", data):
         raise InputError(
             f"{file}: holds no id of a run, which is 32 of 0-9 and a-f; name another file after {RUN_ID_FILE}"

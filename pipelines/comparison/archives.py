@@ -52,12 +52,11 @@ def write_archive(runs: Sequence[RunRecord], artifacts: Artifacts, path: Path) -
     Args:
         runs: with scores of a test split.
         artifacts: their files.
-        path: of the archive, ending in `.parquet`; an existing file is replaced.
+        path: of the archive; an existing file is replaced.
 
     Raises:
-        InputError: another ending, the store does not answer, or the file cannot be written.
+        InputError: the store does not answer, or the file cannot be written.
     """
-    refuse_ending(path)
     runs = [run for run in runs if run.status == "FINISHED"]
     rows = (_row(run, artifacts) for run in Progress(runs, desc="archive", unit="run", leave=False))
     options = {

@@ -25,8 +25,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from polypool.infra.text_tables import ABSENT, decimals
-from polypool.pipelines.comparison.cross_task import Column, CrossTaskTable, tables_of
-from polypool.pipelines.comparison.rows import Group, Row, by_tuning
+from polypool.pipelines.comparison.cross_task import Column, CrossTaskTable
+from polypool.pipelines.comparison.rows import Group, Row
 from polypool.pipelines.comparison.tables import with_sign
 from polypool.pipelines.figures.style import (
     BAR,
@@ -38,7 +38,6 @@ from polypool.pipelines.figures.style import (
     lines_of,
     new_figure,
     save,
-    stacked,
     title,
     wrapped,
 )
@@ -51,18 +50,17 @@ _CAPTION, _HEADER, _PAIR = 15, 16, 18
 _PANEL, _ROW, _AROUND, _NAMES = 1.95, 0.29, 1.75, 2.2
 _SHADES = LinearSegmentedColormap.from_list("p", ["#d5dce4", "#8fb3d4", POINT])
 _P = PowerNorm(0.5, vmin=0, vmax=1)
-_CAPTIONED: dict[str, Any] = {"x": 0.01, "ha": "left", "fontsize": 9, "color": MUTED}
 _TICKS: dict[str, Any] = {"nbins": 4, "steps": [1, 2, 5, 10], "min_n_ticks": 3}
 _AT_THE_MIDDLE: dict[str, Any] = {"textcoords": "offset points", "va": "center"}
 
 
-def draw_all(groups: Sequence[Group], cross_tasks: Sequence[CrossTaskTable], folder: Path) -> list[Path]:
-    """Draw every figure with data, and return their files."""
+def draw_all(groups: Sequence[Group], tables: Sequence[CrossTaskTable], folder: Path) -> list[Path]:
+    """Draw every figure of groups and of their tables, if it has data, and return the files."""
     figures = {"compare": draw_bars(groups)}
-    for number, table in enumerate((of for each in by_tuning(groups) for of in tables_of(each)), start=1):
+    for number, table in enumerate(tables, start=1):
         figures["lags" + f"_{number}" * (number > 1)] = draw_lags(table)
-    for number, cross_task in enumerate(cross_tasks, start=1):
-        figures["heat_map" + f"_{number}" * (number > 1)] = draw_cross_task(cross_task)
+    for number, table in enumerate((of for of in tables if len(of.columns) > 1), start=1):
+        figures["heat_map" + f"_{number}" * (number > 1)] = draw_cross_task(table)
     paths = []
     for name, figure in figures.items():
         if figure is not None:
@@ -78,7 +76,9 @@ def draw_bars(groups: Sequence[Group]) -> Figure | None:
     """
     if not groups:
         return None
-    figure, panels = stacked(8.5, [0.42 * (sum(map(_height, group.rows)) + 0.3) for group in groups])
+    heights = [0.42 * (sum(map(_height, group.rows)) + 0.3) for group in groups]  # inches
+    figure = new_figure(8.5, sum(heights) + 1.1 * len(heights))
+    panels = figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
     for group, panel in zip(groups, panels, strict=True):
         _draw_panel(group, panel)
     return figure
@@ -97,8 +97,9 @@ def _draw_panel(group: Group, panel: Axes) -> None:
         note, end = group.number(mean), max(values)
         if not math.isnan(deviation):
             note, end = f"{note} ± {group.number(deviation)}", max(end, mean + deviation)
-            line: dict[str, Any] = {"fmt": "none", "ecolor": INK, "capsize": 4, "elinewidth": 1.3}
-            panel.errorbar(mean, y, xerr=deviation, zorder=3, **line)
+            panel.errorbar(
+                mean, y, xerr=deviation, fmt="none", ecolor=INK, capsize=4, elinewidth=1.3, zorder=3
+            )
         shift = 0.16 if len(values) > 1 else 0.0  # so that near points, and the line, stay visible
         apart = [y + shift * (-1) ** at for at in range(len(values))]
         panel.scatter(values, apart, s=18, color=POINT, edgecolor="white", linewidth=0.6, zorder=4)
@@ -138,8 +139,16 @@ def draw_lags(table: CrossTaskTable) -> Figure | None:
     panels[0].set_yticks(y_R, [wrapped(name) + ranks.get(name, "") for name in names])
     panels[0].set_ylim(len(names) - 0.5, -0.5)
     if ranks:
-        corner: dict[str, Any] = {"textcoords": "offset points", "xycoords": "axes fraction", "ha": "right"}
-        panels[0].annotate("rank", (0, 1), (-4, 4), color=MUTED, fontsize=9, **corner)
+        panels[0].annotate(
+            "rank",
+            (0, 1),
+            (-4, 4),
+            xycoords="axes fraction",
+            textcoords="offset points",
+            ha="right",
+            color=MUTED,
+            fontsize=9,
+        )
     if any(column.from_best for column in columns):
         shades = ScalarMappable(norm=_P, cmap=_SHADES)
         bar = figure.colorbar(shades, ax=panels, fraction=0.012, pad=0.01, ticks=[0, 0.05, 0.2, 0.5, 1])
@@ -152,7 +161,8 @@ def draw_lags(table: CrossTaskTable) -> Figure | None:
         "ruled out as the best of their panel; tick: mean; dot: a seed; p: of being the best"
     )
     line = int(_CAPTION * figure.get_figwidth())
-    figure.supxlabel("\n".join(wrapped(part, line) for part in (text, table.tuned) if part), **_CAPTIONED)
+    caption = "\n".join(wrapped(part, line) for part in (text, table.tuned) if part)
+    figure.supxlabel(caption, x=0.01, ha="left", fontsize=9, color=MUTED)
     return figure
 
 
@@ -232,9 +242,19 @@ def _draw_against(group: Group, other: Group, known: Mapping[str, tuple[Row, Row
     for at, (of, face) in enumerate(((group, POINT), (other, "white"))):
         rows = [pair[at] for pair in known.values()]
         means.append([*map(of.mean, rows)])
-        dots: dict[str, Any] = {"fmt": "o", "markersize": 5, "markerfacecolor": face, "color": POINT}
         deviations = np.nan_to_num([*map(of.deviation, rows)])
-        panel.errorbar(means[at], y_R, xerr=deviations, ecolor=MUTED, elinewidth=1, zorder=4 - at, **dots)
+        panel.errorbar(
+            means[at],
+            y_R,
+            xerr=deviations,
+            fmt="o",
+            markersize=5,
+            markerfacecolor=face,
+            color=POINT,
+            ecolor=MUTED,
+            elinewidth=1,
+            zorder=4 - at,
+        )
     panel.hlines(y_R, means[0], means[1], color=BAR, linewidth=4, zorder=1)
     panel.set_yticks(y_R, [*known], fontsize=9)
     panel.set_ylim(len(known) - 0.5, -0.5)

@@ -23,6 +23,7 @@ from polypool.infra.text_tables import WIDTH, Table, as_latex, as_markdown, as_t
 from polypool.infra.tracking import (
     NOTE,
     NOTE_LENGTH,
+    PARENT,
     Artifacts,
     RunRecord,
     Tracker,
@@ -34,11 +35,11 @@ from polypool.infra.tracking import (
 from polypool.pipelines.comparison import tables
 from polypool.pipelines.comparison.archives import ARCHIVE, read_archive
 from polypool.pipelines.comparison.choice import ALL, Choice
-from polypool.pipelines.comparison.cross_task import CrossTaskTable, cross_task_table, tables_of
+from polypool.pipelines.comparison.cross_task import CrossTaskTable, tables_of
 from polypool.pipelines.comparison.grouping import SUMMARIES, arranged, protocols_shown
 from polypool.pipelines.comparison.queries import Read, read_queries, with_differences
 from polypool.pipelines.comparison.results import results
-from polypool.pipelines.comparison.rows import Group, by_tuning
+from polypool.pipelines.comparison.rows import Group
 
 if TYPE_CHECKING:
     from polypool.pipelines.training.sweep import Plan
@@ -68,10 +69,14 @@ class Comparison:
     detect: float = 0.0
 
     @cached_property
+    def task_tables(self) -> tuple[CrossTaskTable, ...]:
+        """The tables of `tables_of`."""
+        return tuple(tables_of(self.groups))
+
+    @property
     def cross_tasks(self) -> tuple[CrossTaskTable, ...]:
         """Task x aggregator, for each tuning with several tasks or data sets; untuned rows come first."""
-        found = map(cross_task_table, by_tuning(self.groups))
-        return tuple(table for table in found if table is not None)
+        return tuple(table for table in self.task_tables if len(table.columns) > 1)
 
     @property
     def best_run(self) -> RunRecord | None:
@@ -107,10 +112,9 @@ class Comparison:
                 tables.all_pairs(group),
                 tables.detectable(group),
             ]
-        for of in by_tuning(self.groups):
-            found += [
-                tables.across(table) for table in tables_of(of) if len(table.columns) > 1 or table.baseline
-            ]
+        found += [
+            tables.across(table) for table in self.task_tables if len(table.columns) > 1 or table.baseline
+        ]
         return tuple(table for table in found if table is not None)
 
     @cached_property
@@ -144,11 +148,12 @@ class Comparison:
         if details:
             notes = "\n".join(line for note in self.remarks for line in textwrap.wrap(note, WIDTH))
             return "\n\n".join(filter(None, [*map(as_text, self.tables), notes]))
-        ranked = [group for group in self.groups if group.rows[0].own_protocol]
-        main = self.cross_tasks[0] if self.cross_tasks else tables_of([*ranked, *self.groups][:1])[0]
-        brief = self.cross_tasks or main.baseline
-        first = tables.brief_across(main) if brief else tables.brief_scores(main.columns[0].group)
-        shown = [*filter(None, (first, *map(tables.all_pairs, self.groups)))]
+        first = next((group for group in self.groups if group.rows[0].own_protocol), self.groups[0])
+        of_first = [table for table in self.task_tables if table.columns[0].group is first]
+        main = [*self.cross_tasks, *of_first, *self.task_tables][0]
+        across = len(main.columns) > 1 or main.baseline
+        brief = tables.brief_across(main) if across else tables.brief_scores(main.columns[0].group)
+        shown = [*filter(None, (brief, *map(tables.all_pairs, self.groups)))]
         lines = [line for note in self.seeds_needed for line in textwrap.wrap(note, WIDTH)]
         tuned = [f" · {group.tuned}" for group in self.groups if group.tuned]
         for note in self.notes[:_NOTES]:
@@ -194,7 +199,7 @@ class Comparison:
                 params={"groups": "; ".join(group.title for group in self.groups)},
             )
             with ending(tracker.finish):
-                for path in draw_all(self.groups, self.cross_tasks, Path(drawn_in)):
+                for path in draw_all(self.groups, self.task_tables, Path(drawn_in)):
                     tracker.artifact(path)
                 tracker.text("compare.md", self.markdown())
                 tracker.text("compare.tex", self.latex())
@@ -209,8 +214,11 @@ def baseline_row(group: Group, name: str) -> str:
     """
     if any(row.label == name for row in group.rows):
         return name
+    trained = [row for row in group.rows if row.aggregator]
     found = [
-        row.label for row in group.rows if name and name in (row.variant, row.aggregator, *row.specs[:1])
+        row.label
+        for row in trained
+        if name in (row.variant, row.aggregator, row.runs[0].tags.get("aggregator"))
     ]
     if len(found) > 1:
         raise InputError(
@@ -246,10 +254,12 @@ def runs_of(uri: str, experiment: str) -> list[RunRecord]:
         AbsentError: the experiment is unknown or has no such runs.
         InputError: the store does not answer.
     """
-    runs = []
-    for run in find_runs(uri, experiment, finished=False):
-        untested = run.params.get("test") == "False"  # until `evaluate` scores it; trials of a sweep stay out
-        hidden = untested and ("sweep" in run.tags or not protocols_shown(run))
+    runs, found = [], find_runs(uri, experiment, finished=False)
+    tuned_sweeps = {run.run_id for run in found if run.tags.get("kind") == "sweep" and "budget" in run.params}
+    for run in found:
+        # a run without a test score is compared once `evaluate` scores it, a tuning trial never
+        trial = run.tags.get(PARENT) in tuned_sweeps
+        hidden = run.params.get("test") == "False" and (trial or not protocols_shown(run))
         if run.tags.get("kind") not in SUMMARIES and not hidden:
             runs.append(run)
     if not runs:
@@ -326,7 +336,7 @@ def compare(
             protocol=protocol,
             read=lambda run, name: artifacts.path(run, name).read_bytes(),
         )
-        if baseline and not [*filter(None, (baseline_row(group, baseline) for group in groups))]:
+        if baseline and not any(baseline_row(group, baseline) for group in groups):
             raise unknown(
                 "row for --baseline", baseline, {row.label for group in groups for row in group.rows}
             )

@@ -191,15 +191,28 @@ class CrossTaskTable:
     @cached_property
     def weights(self) -> dict[str, float]:
         """The largest number of parameters of each complete aggregator over the counting columns, if known."""
-        return costs_of(self.counting, self.complete, "weights").max().dropna().to_dict()
+        return self._costs("weights").max().dropna().to_dict()
 
     @cached_property
     def steps(self) -> dict[str, float]:
         """The cost of a training step of each complete aggregator, as a multiple of its column's least.
 
-        The geometric mean over the counting columns, without aggregators of unknown cost in one of them.
+        The geometric mean over the counting columns, without aggregators that lack a positive cost in one of them;
+        empty if a column has no cost at all.
         """
-        return times_of_least(self.counting, self.complete, "step")
+        costs = self._costs("step")
+        costs = costs.where(costs > 0)
+        if costs.empty or costs.isna().all(axis="columns").any():
+            return {}
+        logs = costs.map(math.log)
+        means = logs.sub(logs.min(axis="columns"), axis="index").mean(skipna=False)
+        return means.map(math.exp).dropna().to_dict()
+
+    def _costs(self, cost: str) -> pd.DataFrame:
+        """Return a cost of the complete aggregators, with a row for each counting column."""
+        return pd.DataFrame(
+            [{name: column.rows[name].cost(cost) for name in self.complete} for column in self.counting]
+        )
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -222,18 +235,21 @@ class CrossTaskTable:
 
 
 def tables_of(groups: Sequence[Group]) -> list[CrossTaskTable]:
-    """Return one table of groups with the same tuning, or a table for each group of one task and one data set.
+    """Return a table for each tuning, untuned rows first; for each of its groups if they are of one task and data set.
 
     Rows of the latter are named by their aggregators if these are distinct, otherwise by their labels.
     """
-    if (crossed := cross_task_table(groups)) is not None:
-        return [crossed]
     found = []
-    for group in groups:
-        names = [row.aggregator or row.label for row in group.rows]
-        names = names if len({*names}) == len(names) else [row.label for row in group.rows]
-        column = Column(group=group, rows=dict(zip(names, group.rows, strict=True)))
-        found.append(CrossTaskTable(columns=(column,), tuned=group.tuned))
+    for tuned in sorted({group.tuned for group in groups}):
+        of_tuning = [group for group in groups if group.tuned == tuned]
+        if (crossed := cross_task_table(of_tuning)) is not None:
+            found.append(crossed)
+            continue
+        for group in of_tuning:
+            names = [row.aggregator or row.label for row in group.rows]
+            names = names if len({*names}) == len(names) else [row.label for row in group.rows]
+            column = Column(group=group, rows=dict(zip(names, group.rows, strict=True)))
+            found.append(CrossTaskTable(columns=(column,), tuned=tuned))
     return found
 
 
@@ -253,22 +269,3 @@ def cross_task_table(groups: Sequence[Group]) -> CrossTaskTable | None:
             of = {row.variant: row for row in rows if (row.recipe, row.model) == (recipe, model)}
             columns.append(Column(group=group, recipe=recipe * several, model=model, rows=of))
     return CrossTaskTable(columns=tuple(columns), tuned=groups[0].tuned) if columns else None
-
-
-def costs_of(columns: Sequence[Column], aggregators: Sequence[str], cost: str) -> pd.DataFrame:
-    """Return a cost of aggregators that all columns have, with a row for each column."""
-    return pd.DataFrame([{name: column.rows[name].cost(cost) for name in aggregators} for column in columns])
-
-
-def times_of_least(columns: Sequence[Column], aggregators: Sequence[str], cost: str) -> dict[str, float]:
-    """Return a cost of each aggregator as a multiple of the least in its column, the geometric mean over columns.
-
-    Aggregators without a positive cost in every column are left out; empty if a column has no cost at all.
-    """
-    costs = costs_of(columns, aggregators, cost)
-    costs = costs.where(costs > 0)
-    if costs.empty or costs.isna().all(axis="columns").any():
-        return {}
-    logs = costs.map(math.log)
-    means = logs.sub(logs.min(axis="columns"), axis="index").mean(skipna=False)
-    return means.map(math.exp).dropna().to_dict()

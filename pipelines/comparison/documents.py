@@ -11,10 +11,9 @@ import pandas as pd
 
 from polypool.infra.errors import InputError
 from polypool.infra.files import atomic, existing
-from polypool.infra.text_tables import Table, markdown_legend, markdown_rows, text_rows
+from polypool.infra.text_tables import markdown_legend, markdown_rows, text_rows
 from polypool.pipelines.comparison.cross_task import tables_of
 from polypool.pipelines.comparison.results import APART, groups_of, read_results
-from polypool.pipelines.comparison.rows import by_tuning
 from polypool.pipelines.comparison.tables import across, scores
 
 _BEGIN, _END = re.compile(r"^<!-- table: .+ -->$", re.MULTILINE), "<!-- end of table -->"
@@ -37,10 +36,7 @@ def renew(files: Sequence[Path], *, check: bool) -> Iterator[str]:
         InputError: as `renewed` and `draw_figures`, or a file cannot be read or written.
     """
     for path in files:
-        try:
-            text = existing(path, what="a Markdown file").read_bytes().decode()
-        except UnicodeDecodeError as error:
-            raise InputError(f"{path}: is not UTF-8: {error}") from None
+        text = existing(path, what="a Markdown file").read_bytes().decode()
         new, changed = renewed(text, path.parent, where=str(path))
         if not check:
             draw_figures(text, path.parent)
@@ -96,7 +92,7 @@ def draw_figures(text: str, folder: Path) -> None:
         if others:
             figure = draw_against(groups, *others)
         else:
-            tables = [table for of in by_tuning(groups) for table in tables_of(of)]
+            tables = tables_of(groups)
             figure = draw_lags(tables[0]) if len(tables) == 1 else None
         if figure is None:
             raise InputError(f"{found['file']}: cannot be drawn, expected one table of at least two rows")
@@ -111,14 +107,9 @@ def rendered(records: pd.DataFrame, *, file: str, as_in_terminal: bool = False) 
         file: path for the link; FILE#TABLE for one of several tables.
         as_in_terminal: align the columns by spaces, without legends and notes.
     """
-    tables: list[Table] = []
-    for groups in by_tuning(groups_of(records)):
-        tables += [
-            across(of) if len(of.columns) > 1 or of.baseline else scores(of.columns[0].group)
-            for of in tables_of(groups)
-        ]
     parts = [""]
-    for table in tables:
+    for of in tables_of(groups_of(records)):
+        table = across(of) if len(of.columns) > 1 or of.baseline else scores(of.columns[0].group)
         if as_in_terminal:
             parts += [textwrap.indent(text_rows(table), "    "), ""]
         else:

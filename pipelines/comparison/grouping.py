@@ -167,17 +167,18 @@ def _group(key: Key, runs: Sequence[RunRecord], metric: str, notes: list[str], r
     )
 
 
-def _specs(run: RunRecord) -> tuple[str, ...]:
-    """Return the spec of a run's aggregator, and of its text aggregator if different."""
+def _aggregator(run: RunRecord) -> str:
+    """Return a run's aggregator with the text's if different; of a tuned run, with the values of its options."""
+    if tuned := tuned_of(run.tags, run=run.run_id):
+        return tuned.named
     own = run.tags.get("aggregator", "?")
-    return tuple(dict.fromkeys((own, run.tags.get("text_aggregator", own))))
+    return ", text ".join(dict.fromkeys((own, run.tags.get("text_aggregator", own))))
 
 
 def _label(run: RunRecord) -> str:
     kind, model = run.tags.get("kind", "train"), run.tags.get("model", "")
-    tuned = tuned_of(run.tags, run=run.run_id)
-    aggregator = tuned.named if tuned else ", text ".join(_specs(run))
-    return ("" if kind in HAVE_SETTINGS else f"{kind}: ") + aggregator + (f" in {model}" if model else "")
+    start = "" if kind in HAVE_SETTINGS else f"{kind}: "
+    return start + _aggregator(run) + (f" in {model}" if model else "")
 
 
 def _row(label: str, runs: Sequence[RunRecord], protocol: str, settings: Settings, chosen: str) -> Row:
@@ -195,8 +196,7 @@ def _row(label: str, runs: Sequence[RunRecord], protocol: str, settings: Setting
                 costs |= {name: min(found), f"most_{name}": max(found)}
     return Row(
         label=label,
-        aggregator=tuned.named if tuned else ", text ".join(_specs(first)) if trained else "",
-        specs=_specs(first) if trained else (),
+        aggregator=_aggregator(first) if trained or tuned else "",
         recipe=first.tags.get("recipe", ""),
         model=first.tags.get("model", ""),
         settings=named(settings),
@@ -223,20 +223,12 @@ def _within(start: str, values: Mapping[str, T]) -> dict[str, T]:
 
 def _published(run: RunRecord) -> dict[str, float]:
     """Return the published numbers of the row that a run reproduces, by protocol and metric."""
-    text = run.params.get("published") or "{}"
-    try:
-        return {str(name): float(value) for name, value in json.loads(text).items()}
-    except (ValueError, TypeError, AttributeError):
-        raise InputError(
-            f"run {run.run_id}: its setting `published` is {text!r}, expected numbers by protocol and metric"
-        ) from None
+    return json.loads(run.params.get("published") or "{}")
 
 
 def _missing_seeds(title: str, rows: Sequence[Row]) -> Iterator[str]:
     trained = [row for row in rows if row.aggregator]
     seeds = {seed for row in trained for seed in row.seeds if seed}
-    if untagged := [row.label for row in trained if "" in row.seeds]:
-        yield f"{title}: runs without the tag `seed`: {', '.join(untagged)}"
     missing = {row.label: sorted(seeds - {*row.seeds}) for row in trained}
     if lacking := [f"{label} {', '.join(of)}" for label, of in missing.items() if of]:
         yield f"{title}: missing seeds, so rows are means over different seeds: {'; '.join(lacking)}"

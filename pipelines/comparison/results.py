@@ -18,7 +18,7 @@ from polypool.infra.files import atomic, existing, make_folder
 from polypool.infra.tracking import COMMAND
 from polypool.pipelines.comparison.cross_task import tables_of
 from polypool.pipelines.comparison.grouping import DIGESTS
-from polypool.pipelines.comparison.rows import SECONDS, Group, Row, by_tuning
+from polypool.pipelines.comparison.rows import SECONDS, Group, Row
 from polypool.pipelines.comparison.statistics import Difference, Judged
 from polypool.tasks.adapter import Metric
 
@@ -86,8 +86,7 @@ def results(groups: Sequence[Group], *, compared_by: str = "") -> pd.DataFrame:
     unknown = {name: "" for name, kind in COLUMNS.items() if kind == "string"}
     ranks = {
         (id(column.group), column.rows[name].label): {"rank_low": low, "rank_high": high}
-        for of in by_tuning(groups)
-        for table in tables_of(of)
+        for table in tables_of(groups)
         for column in table.counting
         for name, (low, high) in table.ranks.items()
     }
@@ -253,9 +252,8 @@ def write_results(records: pd.DataFrame, path: Path) -> None:
     """Write results; a named table is added to the others of its file.
 
     Raises:
-        InputError: an unknown ending, or a file that cannot be written, or is damaged and cannot be added to.
+        InputError: a file that cannot be written, or is damaged and cannot be added to.
     """
-    refuse_ending(path)
     path, name = _parted(path)
     records = records.assign(table=name).astype(COLUMNS)
     if name and path.exists():

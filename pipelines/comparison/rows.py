@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from polypool.infra.text_tables import decimals
@@ -24,7 +24,6 @@ class Row:
     Attributes:
         label: the row's name in its group.
         aggregator: its spec, with the text aggregator's if different; empty for untrained rows, such as an ensemble.
-        specs: the same as separate specs; empty for untrained rows, and if the row was read from a file.
         recipe, model: of the training.
         settings: those that differ from most other runs of recipe and model.
         chosen: the tuned settings as text; empty without tuning.
@@ -43,7 +42,6 @@ class Row:
 
     label: str
     aggregator: str = ""
-    specs: tuple[str, ...] = ()
     recipe: str = ""
     model: str = ""
     settings: str = ""
@@ -132,15 +130,6 @@ class Group:
         """Return a row's sample standard deviation of `metric`; NaN if unknown."""
         return row.deviation(self.metric.name)
 
-    def interval(self, row: Row) -> tuple[float, float]:
-        """Return the 95 % interval of a row's mean; if unknown, the mean minus and plus its deviation."""
-        ends = self.judged.intervals.get(row.label) if self.judged else None
-        if ends is not None and not math.isnan(ends[0]):
-            return ends
-        mean, deviation = self.mean(row), self.deviation(row)
-        reach = 0.0 if math.isnan(deviation) else deviation
-        return mean - reach, mean + reach
-
     def decimals(self, name: str) -> int:
         """Return the number of decimals for a metric, from all of its values."""
         known = [metric for metric in (*self.metrics, self.metric) if metric.name == name]
@@ -156,11 +145,6 @@ class Group:
 def group_title(task: str, trained_on: str, dataset: str, protocol: str = "", tuned: str = "") -> str:
     data = f"trained on {trained_on}, evaluated on {dataset}" if trained_on else dataset
     return " · ".join(part for part in (task, data, protocol, tuned) if part)
-
-
-def by_tuning(groups: Sequence[Group]) -> list[list[Group]]:
-    """Return the groups of each tuning; untuned groups come first."""
-    return [[group for group in groups if group.tuned == of] for of in sorted({of.tuned for of in groups})]
 
 
 def doubts(metric: Metric, scores: Mapping[str, tuple[float, float]], *, units: int) -> Iterator[str]:

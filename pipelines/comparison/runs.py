@@ -62,7 +62,7 @@ def _listed(record: RunRecord, *, home: Path) -> Listed:
         "collapsed": tags.get(COLLAPSED, ""),
         "recipe": f"{f'{kind} of ' * (kind != 'train')}{tags.get('recipe', '')}",
         "epoch": int(record.metrics.get("epoch", 0)),
-        "epochs": int(epochs) if epochs.isascii() and epochs.isdigit() else None,
+        "epochs": int(epochs) if epochs else None,
         "age": time.time() - record.started,
         "process": process,
         "holder": holder,

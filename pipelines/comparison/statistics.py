@@ -325,9 +325,9 @@ class Joint:
         np.fill_diagonal(deviation_RR, 0.0)
         return np.where(deviation_RR > _NONE * deviation_RR.max(), deviation_RR, 0.0)
 
-    def draw(self, draws: int, *, seed: int = 0) -> Repetitions:
-        """Draw repetitions of the table."""
-        rng, shape = np.random.default_rng(seed), (len(self.labels), draws)
+    def draw(self, draws: int) -> Repetitions:
+        """Draw repetitions of the table, always the same ones."""
+        rng, shape = np.random.default_rng(0), (len(self.labels), draws)
         eigenvalue_R, vector_RR = np.linalg.eigh(self.units_RR)
         error_RB = (vector_RR * np.sqrt(np.maximum(eigenvalue_R, 0.0))) @ rng.standard_normal(shape)
         error_RB += rng.standard_normal(shape) * np.sqrt(self.seeds_R)[:, None]
@@ -533,8 +533,8 @@ class Planning:
     """Variances of differences between rows.
 
     Attributes:
-        seeds: variance of single runs around the mean of their row.
-        queries: variance of a difference over queries, which more seeds do not reduce.
+        seeds: variance of single runs around the mean of their row; the mean over rows.
+        queries: variance of a difference over queries, which more seeds do not reduce; the mean over pairs of rows.
         units: number of units.
         runs: fewest runs of a row.
         others: rows that one row is compared with, for which the level is corrected.
@@ -596,29 +596,6 @@ def _reach_of(planned: Planning, seeds: int, tests: int) -> np.ndarray:
     return np.sqrt(np.square(stdtrit(df, level / 2)) * of_seeds + t_queries**2 * queries)
 
 
-def planning(rows: Sequence[np.ndarray], *, queries: Sequence[float]) -> Planning | None:
-    """Return the variances of the differences of a table.
-
-    Args:
-        rows: contributions of each of n units to the scores of each row's runs, `(S, n)`.
-        queries: variances over queries of the difference of every two rows.
-
-    Returns:
-        None if no row has two runs.
-    """
-    several = [y_Sn.mean(axis=1) for y_Sn in rows if len(y_Sn) > 1]
-    if not several:
-        return None
-    squares = sum(float(np.square(run_S - run_S.mean()).sum()) for run_S in several)
-    return Planning(
-        seeds=squares / sum(len(run_S) - 1 for run_S in several),
-        queries=float(np.mean(queries)),
-        units=rows[0].shape[1],
-        runs=min(map(len, rows)),
-        others=len(rows) - 1,
-    )
-
-
 # --- the tests of a table
 
 LEAST = 10  # units for an interval
@@ -632,7 +609,8 @@ class Judged:
         units: of queries, such as `1,064 images with their captions`.
         labels: the rows that were compared, the best first.
         intervals: ends of the 95 % interval of each row's score.
-        best: difference of each row from the best of the others, with the p-value of the row being the best.
+        best: difference of each row from the best of the others, with the p-value of the row being the best; empty
+            for a single row.
         ranks: ends of the simultaneous 95 % interval of each row's rank in its table, as read from a file.
         baseline: the row that others are compared with; empty for none.
         against: difference of each other row from the baseline, with simultaneous intervals and p-values.
@@ -651,11 +629,6 @@ class Judged:
     pairs: Mapping[tuple[str, str], Difference] = field(default_factory=dict)
     joint: Joint | None = None
     planning: Planning | None = None
-
-    @property
-    def compared(self) -> bool:
-        """Whether several rows were compared."""
-        return len(self.labels) > 1
 
     @property
     def confidence_set(self) -> tuple[str, ...]:
@@ -688,30 +661,30 @@ def judge(
     size = next(iter(samples.values())).y_Sn.shape[1]
     if size < LEAST:
         raise InputError(f"{size} queries are too few to judge differences by, at least {LEAST} are needed")
-    if len(samples) < 2:
-        return Judged(
-            units=units,
-            labels=tuple(samples),
-            intervals={label: score(row).interval(best=best) for label, row in samples.items()},
-        )
-    of_all = joint(samples)
     borrowed = mean_variance(seed_variance(row.y_Sn) for row in samples.values())
+    scores = {label: score(row, borrowed=borrowed) for label, row in samples.items()}
+    intervals = {label: of.interval(best=best) for label, of in scores.items()}
+    judged = Judged(units=units, labels=tuple(samples), intervals=intervals)
+    if len(samples) < 2:
+        return judged
+    of_all, planned = joint(samples), None
     known = baseline if baseline in samples else ""
-    return Judged(
-        units=units,
-        labels=tuple(samples),
-        intervals={
-            label: score(row, borrowed=borrowed).interval(best=best) for label, row in samples.items()
-        },
+    if borrowed:
+        planned = Planning(
+            seeds=borrowed.value,
+            queries=float(of_all.queries_RR[np.triu_indices(len(samples), 1)].mean()),
+            units=size,
+            runs=min(len(row.y_Sn) for row in samples.values()),
+            others=len(samples) - 1,
+        )
+    return replace(
+        judged,
         best=with_best(of_all, sign=sign),
         baseline=known,
         against=with_baseline(of_all, known) if known else {},
         pairs=_pairs(samples, borrowed) if pairs else {},
         joint=of_all,
-        planning=planning(
-            [sample.y_Sn for sample in samples.values()],
-            queries=of_all.queries_RR[np.triu_indices(len(samples), 1)].tolist(),
-        ),
+        planning=planned,
     )
 
 

@@ -19,7 +19,6 @@ from polypool.pipelines.comparison.statistics import (
     Planning,
 )
 
-OURS = "ours"
 PUBLISHED = {
     "f8k-1k/rsum": (
         ("UVSE", 214.9, "Kiros et al., 2014, arXiv 1411.2539"),
@@ -55,12 +54,6 @@ _TUNING = {
 def mark(difference: Difference | None) -> str:
     """Return the sign after a row's score: whether the row may be the best."""
     return {False: "*", None: "?"}.get(difference.significant, " ") if difference is not None else " "
-
-
-def marks_of(group: Group) -> dict[str, str]:
-    """Return the signs of a group's rows by label; empty if differences were not tested."""
-    judged = group.judged
-    return {row.label: mark(judged.best.get(row.label)) for row in group.rows} if judged else {}
 
 
 def with_sign(value: float, digits: int) -> str:
@@ -101,13 +94,14 @@ def scores(group: Group, *, tuning: bool = True) -> Table:
     legend = f"sorted by {group.metric.label}; mean ± sample standard deviation over runs"
     if not math.isnan(group.metric.chance):
         legend += f"; chance {group.metric.name} {group.number(group.metric.chance)}"
-    columns, marks, judged, signs, notes = group.columns, marks_of(group), group.judged, [], []
-    if judged is not None and judged.compared:
-        size = f"{len(judged.confidence_set)} of {len(judged.labels)}"
-        signs = [f"*: in the confidence set of the best, {size} rows (95 %, over {_over(group)})"]
-        set_of_best = f"confidence set of the best (95 %, over {_over(group)})"
-        notes = [f"{set_of_best}: {size}: {', '.join(judged.confidence_set)}"]
+    columns, judged, marks, signs, notes = group.columns, group.judged, dict[str, str](), [], []
+    if judged is not None:
+        marks = {row.label: mark(judged.best.get(row.label)) for row in group.rows}
+    if judged is not None and judged.best:
+        size, over = f"{len(judged.confidence_set)} of {len(judged.labels)}", f"(95 %, over {_over(group)})"
+        signs = [f"*: in the confidence set of the best, {size} rows {over}"]
         signs += [_BY_QUERIES] * ("?" in marks.values())
+        notes = [f"confidence set of the best {over}: {size}: {', '.join(judged.confidence_set)}"]
     chosen = tuning and any(row.chosen for row in group.rows)
     names = [column.replace("/", " ") for column in columns]
     rows = []
@@ -134,14 +128,18 @@ def scores(group: Group, *, tuning: bool = True) -> Table:
 
 def brief_scores(group: Group) -> Table:
     """Return the metrics of a group's rows with the finding, for a terminal."""
-    table, signs = scores(group, tuning=False), [_BY_QUERIES]
-    best = group.judged.best if group.judged else {}
+    table, best = scores(group, tuning=False), group.judged.best if group.judged else {}
     found = finding(group, {row.label: row for row in group.rows}, best=best)
     return replace(
         table,
-        legend=(table.legend[0], *signs * ("?" in marks_of(group).values())),
+        legend=(table.legend[0], *_by_queries(table)),
         notes=(*filter(None, [found]), *group_doubts(group)),
     )
+
+
+def _by_queries(table: Table) -> list[str]:
+    """Return the meaning of `?`, if the legend of a table has it."""
+    return [line for line in table.legend if line == _BY_QUERIES]
 
 
 def group_doubts(group: Group) -> Iterator[str]:
@@ -206,7 +204,7 @@ def methods(title: str, protocol: str, metric: str, ours: Mapping[str, float]) -
     known = PUBLISHED.get(f"{protocol}/{metric}")
     if not known:
         return None
-    lines = [*known, *((name, value, OURS) for name, value in ours.items())]
+    lines = [*known, *((name, value, "ours") for name, value in ours.items())]
     lines.sort(key=lambda line: (-line[1], line[0]))
     return Table(
         title=title,
@@ -222,7 +220,7 @@ def differences(group: Group) -> Table | None:
     """Return the differences of a group's rows from the best, and their costs; None if neither is known."""
     known = [name for name in _COSTS if not all(math.isnan(row.cost(name)) for row in group.rows)]
     header, legend = ["aggregator"], []
-    judged = group.judged if group.judged and group.judged.compared else None
+    judged = group.judged if group.judged and group.judged.best else None
     if judged is None and not known:
         return None
     if judged is not None:
@@ -360,19 +358,23 @@ def across(table: CrossTaskTable) -> Table:
     if table.baseline:
         return front(table)
     columns, names = table.columns, table.aggregators
-    legend = ["a column is one protocol, and numbers of different protocols are never in one column"]
-    over, tested = "primary metric, mean ± sample standard deviation over runs", _tested(table)
+    tested = any(column.from_best for column in columns)
+    over = "primary metric, mean ± sample standard deviation over runs"
     if tested:
         over += "; *: in the confidence set of the best of its column (95 %, over seeds and queries)"
-    legend += [over, *_one_seed(table), *_usual(table)]
-    summaries = _summaries(table)
-    rows = []
+    summaries, rows = _summaries(table), []
     for name in names:
         cells = [_entry(column, name, tested) for column in columns]
         rows.append((name, *cells, *(of.get(name, ABSENT) for of in summaries.values())))
     return Table(
         title=" · ".join(part for part in ("task x aggregator", table.tuned) if part),
-        legend=(*legend, *_meanings(table, summaries)),
+        legend=(
+            "a column is one protocol, and numbers of different protocols are never in one column",
+            over,
+            *[_BY_QUERIES] * any("?" in cell for _, *cells in rows for cell in cells),
+            *_usual(table),
+            *_meanings(table, summaries),
+        ),
         header=("aggregator", *("\n".join(column.title) for column in columns), *summaries),
         rows=tuple(rows),
         notes=table.notes,
@@ -388,7 +390,7 @@ def front(table: CrossTaskTable, *, tuning: bool = True) -> Table:
         table: of one or several columns with the same baseline.
         tuning: show trials and chosen settings.
     """
-    summaries, tuned = _summaries(table), {} if not tuning else _tuning(table)
+    summaries, tuned = _summaries(table), _tuning(table) if tuning and table.tuned else {}
     shared = " · ".join(table.columns[0].group.title.split(" · ")[:3]) if len(table.columns) == 1 else ""
     rows = []
     for name in table.aggregators:
@@ -448,9 +450,9 @@ def _seeds(column: Column) -> str:
 
 
 def _tuning(table: CrossTaskTable) -> dict[str, dict[str, str]]:
-    """Return the trials and the chosen settings of each aggregator; empty without tuning."""
+    """Return the trials and the chosen settings of each aggregator."""
     trials, chosen = dict[str, str](), dict[str, str]()
-    for name in table.aggregators if table.tuned else ():
+    for name in table.aggregators:
         rows = [column.rows.get(name) for column in table.columns]
         settings = [
             dict(part.split("=", 1) for part in row.chosen.split(", ")) if row and row.chosen else {}
@@ -464,7 +466,7 @@ def _tuning(table: CrossTaskTable) -> dict[str, dict[str, str]]:
             f"{option.removeprefix('optim.')} {'/'.join(of[:1] if len({*of}) == 1 else of)}"
             for option, of in values.items()
         )
-    return {"trials": trials, "chosen": chosen} if table.tuned else {}
+    return {"trials": trials, "chosen": chosen}
 
 
 def _summaries(table: CrossTaskTable) -> dict[str, dict[str, str]]:
@@ -497,21 +499,12 @@ def _usual(table: CrossTaskTable) -> dict[str, None]:
     return dict.fromkeys(f"{of.group.title}: {line}" for of in table.columns for line in of.group.usual)
 
 
-def _tested(table: CrossTaskTable) -> bool:
-    return any(column.from_best for column in table.columns)
-
-
 def _entry(column: Column, aggregator: str, signs: bool) -> str:
     row, group = column.rows.get(aggregator), column.group
     if row is None or math.isnan(group.mean(row)):
         return ABSENT + " " * signs
     text = _with_deviation(group.mean(row), group.deviation(row), group.decimals(group.metric.name))
     return text + mark(column.from_best.get(row.label)) * signs
-
-
-def _one_seed(table: CrossTaskTable) -> list[str]:
-    marks = {mark(of.from_best.get(row.label)) for of in table.columns for row in of.rows.values()}
-    return [_BY_QUERIES] * ("?" in marks)
 
 
 def brief_across(table: CrossTaskTable) -> Table:
@@ -533,7 +526,7 @@ def brief_across(table: CrossTaskTable) -> Table:
     legend = (
         main.legend[:3]
         if table.baseline
-        else ("primary metrics, mean ± deviation over runs", *_one_seed(table))
+        else ("primary metrics, mean ± deviation over runs", *_by_queries(main))
     )
     rank = _meanings(table, ["rank"] * (len(table.counting) > 1 and bool(table.means)))
     legend = tuple(dict.fromkeys((*legend, *rank)))  # the legend of differences may have the rank

@@ -20,7 +20,6 @@ from pathlib import Path
 from polypool.infra.errors import InputError
 from polypool.infra.paths import home
 from polypool.infra.process.output import LOG, WITHIN, mode
-from polypool.infra.process.stopping import run_async
 from polypool.infra.ray import JobServer, private_head
 from polypool.infra.registry import AGGREGATORS, RECIPES
 from polypool.infra.store import FeatureStore
@@ -93,7 +92,7 @@ def verb(ray: Mapping[str, str], name: str, *options: object) -> None:
         raise InputError(f"the command above ended with exit code {code}; its output says why")
 
 
-def prepare_images(options: DemoOptions, ray: Mapping[str, str] = LOCAL) -> None:
+def prepare_images(options: DemoOptions, ray: Mapping[str, str]) -> None:
     """Write the corpus of scenes and its features, unless an earlier demo of this size did."""
     data = RECIPES.get("demo")().data
     pictures, corpus = home() / f"{data.corpus}_pictures", home() / data.corpus
@@ -104,7 +103,7 @@ def prepare_images(options: DemoOptions, ray: Mapping[str, str] = LOCAL) -> None
     verb(ray, "extract", "--corpus", corpus, "--backbone", "cells", "--out", home() / data.features)
 
 
-def prepare_videos(options: DemoOptions, ray: Mapping[str, str] = LOCAL) -> None:
+def prepare_videos(options: DemoOptions, ray: Mapping[str, str]) -> None:
     """Write the corpus of moving shapes and its features, unless an earlier demo of this size did."""
     data = RECIPES.get("demo_videos")().data
     if has_features(data, options.videos):
@@ -116,7 +115,7 @@ def prepare_videos(options: DemoOptions, ray: Mapping[str, str] = LOCAL) -> None
     verb(ray, "extract", "--corpus", corpus, *backbone, "--out", home() / data.features)
 
 
-def prepare_questions(options: DemoOptions, ray: Mapping[str, str] = LOCAL) -> None:
+def prepare_questions(options: DemoOptions, ray: Mapping[str, str]) -> None:
     """Write the corpus of questions about the scenes; it shares their features."""
     pictures = home() / f"{RECIPES.get('demo')().data.corpus}_pictures"
     corpus = home() / RECIPES.get("demo_questions")().data.corpus
@@ -145,7 +144,7 @@ CONCURRENT = 8
 """Maximum number of concurrent runs: one a core; on a GPU, which one run leaves mostly idle, all share it."""
 
 
-async def train(server: JobServer, options: DemoOptions) -> None:
+def train(server: JobServer, options: DemoOptions) -> None:
     """Train every aggregator on every task and compare them, as one Ray job.
 
     Raises:
@@ -162,7 +161,7 @@ async def train(server: JobServer, options: DemoOptions) -> None:
             print(line, flush=True)
 
     print(f"\nas a Ray job: {shlex.join(words)}", flush=True)
-    await server.run(words, folder=workplace(), env=env, show=show)
+    server.run(words, folder=workplace(), env=env, show=show)
 
 
 def run_demo(options: DemoOptions) -> None:
@@ -177,5 +176,5 @@ def run_demo(options: DemoOptions) -> None:
     with job_server() as server:
         for prepare in PREPARE.values():
             prepare(options, server.environment or LOCAL)
-        run_async(train(server, options))  # stops the job on Ctrl-C
+        train(server, options)
     print(f"\nthe demo took {time.monotonic() - started:.0f} seconds")

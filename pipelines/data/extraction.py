@@ -17,10 +17,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import accumulate, chain, count, islice, pairwise
+from itertools import chain, count, islice
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from PIL import Image
@@ -34,8 +34,8 @@ from polypool.encoders.backbones import (
 )
 from polypool.encoders.backbones.model_folders import remember_model
 from polypool.infra.digests import why_changed
-from polypool.infra.errors import AbsentError, AwayError, InputError, MissingError
-from polypool.infra.fields import from_plain
+from polypool.infra.errors import AwayError, InputError
+from polypool.infra.fields import above, at_least, from_plain, validate
 from polypool.infra.files import existing
 from polypool.infra.paths import here
 from polypool.infra.pictures import load
@@ -43,7 +43,7 @@ from polypool.infra.process.progress import Progress, waiting
 from polypool.infra.ray import ray_session, waiting_for_cores
 from polypool.infra.registry import BACKBONES
 from polypool.infra.spec import Spec, trust_modules, trust_specs, trusted
-from polypool.infra.storage import Url, place
+from polypool.infra.storage import Url, exists, place
 from polypool.infra.store import StoreWriter
 from polypool.infra.store.feature_store import text_id
 from polypool.infra.store.findings import USUAL, Flagged, Skipped, Tolerance
@@ -63,8 +63,8 @@ Batch = dict[str, list[str]]
 Row = dict[str, Any]
 """The features of an image, video or text.
 
-`id`; `path`, or the text; `why`, the reason for missing features, or empty; `x_NW`, float32, its vectors concatenated
-with their columns; for a video the number of `frames`, and `odd`, an unexpected length.
+`id`; `path`, or the text; `why`, the reason for missing features, or empty; its vectors `x_ND`, float32, and their
+`columns` `(N, C)` by name; for a video the number of `frames`, and `odd`, an unexpected length.
 """
 _PREFETCH = 2  # batches sent to each worker, which never waits for the next
 _ATTEMPTS = 3
@@ -80,7 +80,7 @@ def stream(
     Args:
         batches: arguments of the extractor.
         extractor: class of the extractor.
-        options: arguments of its constructor, without `threads` and `trusting`.
+        options: arguments of its constructor, without `threads`.
         gpu: give each worker a GPU, if available.
 
     Raises:
@@ -102,19 +102,22 @@ def stream(
         max_task_retries=_ATTEMPTS - 1,
         max_concurrency=_PREFETCH if gpus else 1,  # a GPU computes while the next batch is read
     )
-    options = options | {"threads": threads, "trusting": trusted()}
-    workers: list[Any] = [kind.remote(extractor, options) for _ in first]
-    pool, tasks = ActorPool(workers * _PREFETCH), enumerate(chain(first, coming))
+    workers: list[Any] = [kind.remote(extractor, options | {"threads": threads}, trusted()) for _ in first]
+    pool = ActorPool(workers * _PREFETCH)
+    for _ in workers * _PREFETCH:  # a worker that waits for a core gets no batch
+        pool.submit(lambda worker, _: worker.ready.remote(), None)
+    coming, sent = chain(first, coming), 0
+    batch = next(coming, None)
     done: dict[int, list[Row] | Exception] = {}
     try:
         for wanted in count():
             while wanted not in done:
-                while pool.has_free() and (task := next(tasks, None)):
-                    pool.submit(lambda worker, task: worker.extract.remote(*task), task)
-                if not pool.has_next():
+                while batch is not None and pool.has_free():
+                    pool.submit(lambda worker, task: worker.extract.remote(*task), (sent, batch))
+                    sent, batch = sent + 1, next(coming, None)
+                if wanted == sent and batch is None:
                     return
-                number, rows = pool.get_next_unordered()
-                done[number] = rows
+                done |= pool.get_next_unordered()
             rows = done.pop(wanted)
             if isinstance(rows, Exception):
                 raise rows
@@ -130,22 +133,35 @@ def stream(
 
 
 class _Worker:
-    """A Ray actor with an extractor, which is created with the first batch, so that its errors reach the driver."""
+    """A Ray actor with an extractor, which is created with the first batch, so that its errors reach the driver.
 
-    def __init__(self, extractor: Callable[..., Any], options: dict[str, Any]) -> None:
+    Args:
+        extractor: class of the extractor.
+        options: arguments of its constructor.
+        trusting: modules whose code the options may name.
+    """
+
+    def __init__(
+        self, extractor: Callable[..., Any], options: dict[str, Any], trusting: Sequence[str]
+    ) -> None:
+        trust_modules(*trusting)
         # before torch is imported; Ray keeps a user's value, which oversubscribes the cores
         os.environ["OMP_NUM_THREADS"] = str(options["threads"])
         self._make, self._extractor, self._lock = lambda: extractor(**options), None, Lock()
 
-    def extract(self, number: int, batch: Batch) -> tuple[int, list[Row] | Exception]:
-        """Return the number of a batch, and its rows or an error, which the driver raises in the order of batches."""
+    def ready(self) -> dict[int, list[Row] | Exception]:
+        """Return no rows, as soon as the actor runs."""
+        return {}
+
+    def extract(self, number: int, batch: Batch) -> dict[int, list[Row] | Exception]:
+        """Return the rows of a batch by its number, or an error, which the driver raises in the order of batches."""
         try:
             with self._lock:
                 self._extractor = self._extractor or self._make()
-            return number, self._extractor(batch)
+            return {number: self._extractor(batch)}
         except Exception as error:
             error.add_note(traceback.format_exc())
-            return number, error
+            return {number: error}
 
 
 _BEGIN_END = re.compile(r"_(\d{6})_(\d{6})$")
@@ -158,11 +174,9 @@ class Extractor:
     Args:
         backbone: a backbone, or its spec.
         threads: number of images or videos decoded concurrently.
-        trusting: modules whose code the spec may name.
     """
 
-    def __init__(self, *, backbone: str | Backbone, threads: int, trusting: Sequence[str] = ()) -> None:
-        trust_modules(*trusting)
+    def __init__(self, *, backbone: str | Backbone, threads: int) -> None:
         self._backbone: Any = build_backbone(backbone) if isinstance(backbone, str) else backbone
         self._pool = ThreadPoolExecutor(threads)
 
@@ -202,16 +216,19 @@ class TextExtractor(Extractor):
 class VideoOptions:
     """Options for reading videos."""
 
-    frames: int | None = None
+    frames: Annotated[int, at_least(1)] | None = None
     """Maximum number of frames of a video, evenly spaced (default: 20; all for i3d or with --every)."""
-    every: int | None = None
+    every: Annotated[int, at_least(1)] | None = None
     """Take every K-th frame of a video, such as 16 for HGR on MSR-VTT."""
     pool: Literal["mean", "concat", "all"] = "mean"
     """Pooling of the cells of a frame: their mean; their concatenation; or all cells as elements of the video."""
-    timeout: float = 60.0
+    timeout: Annotated[float, above(0)] = 60.0
     """Timeout for decoding a video, in seconds."""
     decoder: Literal["av", "decord"] = "av"
     """PyAV, or decord, which ignores damage; PyAV decodes the formats that decord misreads."""
+
+    def __post_init__(self) -> None:
+        validate(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,14 +254,9 @@ class VideoSettings:
         """Return the settings for a backbone: by default 20 frames; all for backbones of whole videos, or with `every`.
 
         Raises:
-            InputError: an invalid number, a missing decoder, or a pooling of frames for a backbone of whole videos.
+            InputError: a missing decoder, or a pooling of frames for a backbone of whole videos.
         """
         whole, frames = backbone.reads == "video", options.frames
-        for flag, number in (("--frames", frames), ("--every", options.every)):
-            if number is not None and number < 1:
-                raise InputError(f"{flag} must be at least 1, got {number}")
-        if not options.timeout > 0:
-            raise InputError(f"--timeout must be above 0, got {options.timeout:g}")
         if whole and options.pool != "mean":
             raise InputError(f"--pool {options.pool} is for backbones of images; this one reads whole videos")
         cells = len(vectors(backbone([Image.new("RGB", (224, 224))])[0])) if options.pool == "concat" else 1
@@ -270,16 +282,9 @@ class VideoSettings:
 class VideoExtractor(Extractor):
     """Decodes videos and extracts their features, with the settings `videos`."""
 
-    def __init__(
-        self,
-        *,
-        backbone: str | Backbone,
-        threads: int,
-        videos: VideoSettings,
-        trusting: Sequence[str] = (),
-    ) -> None:
-        super().__init__(backbone=backbone, threads=threads, trusting=trusting)
-        self._videos, self.columns = videos, videos.columns(self._backbone)
+    def __init__(self, *, backbone: str | Backbone, threads: int, videos: VideoSettings) -> None:
+        super().__init__(backbone=backbone, threads=threads)
+        self._videos = videos
         self._lock = Lock()  # videos are decoded concurrently, and share the backbone
         self._readers = VideoReaders(threads, decoder=videos.options.decoder, timeout=videos.options.timeout)
 
@@ -289,34 +294,26 @@ class VideoExtractor(Extractor):
 
     def _row(self, id: str, path: str, digest: str) -> Row:
         if why := why_changed(path, digest):
-            return make_row(id, path, why) | {"frames": 0}
+            return make_row(id, path, why)
         seconds = list[float]()
         try:
             every, at_most = self._videos.options.every or 1, self._videos.frames
             with closing(self._readers.frames(path, every=every, at_most=at_most)) as decoded:
-                parts = self._features(_as_images(decoded, seconds))
-            row = make_row(id, path, self._with_seconds(parts, seconds))
+                row = make_row(id, path, self._features(_as_images(decoded, seconds), seconds))
             return row | {"frames": len(seconds), "odd": _odd_length(id, seconds)}
         except BadVideo as bad:
-            return make_row(id, path, str(bad)) | {"frames": 0}
+            return make_row(id, path, str(bad))
 
-    def _features(self, frames: Iterator[Image.Image]) -> list[np.ndarray]:
-        """Return the features of a video, `[(N, dim)]`, or of each frame, a list of `(N, dim)`."""
+    def _features(self, frames: Iterator[Image.Image], seconds: list[float]) -> np.ndarray | ImageFeatures:
+        """Return the features of a video; of a backbone of images, with the seconds of the frames as a column."""
         if self._backbone.reads == "video":
-            return [self._backbone(frames)]
+            return self._backbone(frames)
         parts = []
         while images := list(islice(frames, self._videos.batch)):
             with self._lock:
                 parts += [self._pooled(vectors(described)) for described in self._backbone(images)]
-        return parts
-
-    def _with_seconds(self, parts: list[np.ndarray], seconds: list[float]) -> np.ndarray:
-        """Return a video's elements, float32, with the seconds of their frames as the last column."""
-        x_ND = np.concatenate(parts, dtype=np.float32)
-        if not self.columns:
-            return x_ND
         second_N = np.repeat(np.asarray(seconds, np.float32), [len(part) for part in parts])
-        return np.concatenate([x_ND, second_N[:, None]], axis=1)
+        return ImageFeatures(x_ND=np.concatenate(parts), columns={SECONDS: second_N[:, None]})
 
     def _pooled(self, x_ND: np.ndarray) -> np.ndarray:
         """Return the `(N, dim)` elements of a frame."""
@@ -356,18 +353,10 @@ def _as_images(frames: Iterable[Frame], seconds: list[float]) -> Iterator[Image.
 def make_row(id: str, path: str, described: np.ndarray | ImageFeatures | str) -> Row:
     """Return a row of a backbone's output, or of the reason for missing features."""
     if isinstance(described, str):
-        return {"id": id, "path": path, "why": described, "x_NW": None}
-    x_NW = described.side_by_side() if isinstance(described, ImageFeatures) else described
-    return {"id": id, "path": path, "why": "", "x_NW": np.ascontiguousarray(x_NW, np.float32)}
-
-
-def split_columns(x_NW: np.ndarray, columns: Mapping[str, int]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Split a row's array into vectors and columns."""
-    first = x_NW.shape[1] - sum(columns.values())
-    ends = accumulate((columns[name] for name in sorted(columns)), initial=first)
-    return x_NW[:, :first], {
-        name: x_NW[:, begin:end] for name, (begin, end) in zip(sorted(columns), pairwise(ends), strict=True)
-    }
+        return {"id": id, "path": path, "why": described}
+    x_ND = np.ascontiguousarray(vectors(described), np.float32)
+    columns = described.columns if isinstance(described, ImageFeatures) else {}
+    return {"id": id, "path": path, "why": "", "x_ND": x_ND, "columns": columns}
 
 
 VIDEO_DEFAULTS = VideoOptions()
@@ -526,10 +515,9 @@ def _stored_limits(store: Path | Url, source: Mapping[str, Any]) -> dict[str, in
     Raises:
         InputError: the store was made with other settings.
     """
-    try:
-        stored = Manifest.read(store).source
-    except (AbsentError, MissingError):
+    if not exists(store / MANIFEST):
         return {}
+    stored = Manifest.read(store).source
     splits, limit = stored.get("splits", []), stored.get("limit")
     stored = {name: value for name, value in stored.items() if name not in ("splits", "limit")}
     now = json.loads(json.dumps(source))
@@ -638,8 +626,7 @@ def _write(
                     writer.note(Skipped(where=where, why=row["why"]))
                     continue
                 frames += row.get("frames", 0)
-                x_ND, columns = split_columns(row["x_NW"], work.columns)
-                beside.offer(writer, id, x_ND, columns, where=where)
+                beside.offer(writer, id, row["x_ND"], row["columns"], where=where)
                 if length := row.get("odd"):
                     why = "a clip whose length contradicts the seconds in its id: is it the whole video?"
                     writer.note(Flagged(where=f"{where}, {length}", why=why))
@@ -659,8 +646,7 @@ class FileFeatures:
 
     def __init__(self, made: FeatureSource) -> None:
         self.made, self.source = made, made.source
-        self._manifest = f"{made.store}/{MANIFEST}"
-        self._where = f"{self._manifest}: source.extractor"
+        self.of_videos = "video" in made.source
 
     @classmethod
     def for_model(cls, adapter: Any) -> FileFeatures:
@@ -673,13 +659,8 @@ class FileFeatures:
 
         return cls(from_plain(FeatureSource, adapter.assets.get(FEATURES), where=f"assets.json: {FEATURES}"))
 
-    @property
-    def of_videos(self) -> bool:
-        """Whether the store has features of videos."""
-        return "video" in self.source
-
-    @property
-    def _extractor(self) -> Any:
+    @cached_property
+    def _backbone(self) -> Any:
         extractor = self.source.get("extractor")
         if not extractor:
             origin = self.source.get("reader", "another program")
@@ -687,11 +668,8 @@ class FileFeatures:
                 f"{self.made.store}: its features come from {origin}, not from `polypool extract`, so they cannot be "
                 "extracted from a new file; search with a text, or with --id, an id of the corpus"
             )
-        return extractor
-
-    @cached_property
-    def _backbone(self) -> Any:
-        return recorded_backbone(self._extractor, where=self._where, store=self.made.store)
+        where = f"{self.made.store}/{MANIFEST}: source.extractor"
+        return recorded_backbone(extractor, where=where, store=self.made.store)
 
     @cached_property
     def _videos(self) -> VideoExtractor:
@@ -736,7 +714,7 @@ class FileFeatures:
             (row,) = self._videos({"ids": [""], "paths": [str(path)], "digests": [""]})
             if row["why"]:
                 raise InputError(f"{path}: {row['why']}; give a valid video")
-            x_ND = split_columns(row["x_NW"], self._videos.columns)[0]
+            x_ND = row["x_ND"]
         else:
             x_ND = np.asarray(vectors(self._backbone([read_image(path)])[0]))
         if x_ND.shape[1] != self.made.dim:

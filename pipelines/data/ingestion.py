@@ -39,7 +39,6 @@ from polypool.tasks.questions.accuracy import VQA_RULE, protocol_for
 from polypool.tasks.run import Run, files
 
 DType = Literal["float16", "float32"]
-_TOLERANCE_HELP = {"tolerance": "limits on skipped rows and warnings."}
 _STORE_HELP = {
     "out": "folder of the store.",
     "dtype": "dtype of the stored features.",
@@ -139,7 +138,8 @@ def reader_verb(name: str) -> Callable[..., None]:
     makes_store = issubclass(kind, FeatureReader)
     verb, helps = (store, _STORE_HELP) if makes_store else (corpus, {"out": "folder of the corpus."})
     verb.__annotations__["reader"] = Annotated[kind, tyro.conf.arg(name="")]  # ty: ignore[invalid-type-form]  (a type made while running)
-    lines = "".join(f"\n        {name}: {text}" for name, text in (helps | _TOLERANCE_HELP).items())
+    helps = helps | {"tolerance": "limits on skipped rows and warnings."}
+    lines = "".join(f"\n        {name}: {text}" for name, text in helps.items())
     verb.__doc__ = f"{(kind.__doc__ or '').strip()}\n\n    Args:{lines}\n    "
     return verb
 
@@ -272,18 +272,13 @@ def report_findings(out: Path | Url, of: Summary | Manifest, *, prefix: str = ""
             print(describe(cases))
 
 
-_STANDARD = ("train", "val", "test")
-_CORPUS, _FEATURES, _FILE = "CORPUS", "FEATURES", "FILE"
-"""Placeholders in commands."""
-
-
 def after_corpus(folder: Path | Url) -> list[Step]:
     """Return the commands after a new corpus: extract features, or ingest them if it has no media files; train."""
     corpus, named = open_corpus(folder), str(folder)
     features = f"{str(folder).rstrip('/')}/{'cells' if _media(corpus) else 'features'}"
     training = [_training(corpus, named, features)] if {"train", "val"} <= {*corpus.splits} else []
     if (first := _media(corpus)) is None:
-        read = ("ingest", "hdf5", "--file", _FILE, "--corpus", folder, "--out", features)
+        read = ("ingest", "hdf5", "--file", "FILE", "--corpus", folder, "--out", features)
         return [("features of your own; or ingest arrays --dir DIR", read), *training]
     video = ("--video",) if is_video(first) else ()
     what = "videos" if video else "pictures"
@@ -303,7 +298,7 @@ def after_store(folder: Path | Url, corpus: Path | Url | None = None, *, complet
     try:
         opened = open_corpus(corpus)
     except InputError:
-        words = ("train", "image_text", "--corpus", _CORPUS, "--features", str(folder))
+        words = ("train", "image_text", "--corpus", "CORPUS", "--features", str(folder))
         return [("train on it with a corpus of captions; or video_text, or vqa", words)]
     why, training = _training(opened, str(corpus), str(folder))
     if not complete:
@@ -324,11 +319,12 @@ def after_extraction(
         texts: whether the store has texts.
     """
     opened, steps = open_corpus(corpus), list[Step]()
-    lacking = [name for name in _STANDARD if name in opened.splits and name not in manifest.source["splits"]]
+    standard = [name for name in ("train", "val", "test") if name in opened.splits]
+    lacking = [name for name in standard if name not in manifest.source["splits"]]
     if lacking:
         steps.append(("add the splits that training needs, too", ("extract", *words, "--splits", *lacking)))
     named = str(folder)
-    features, more = (_FEATURES, ("--texts", named)) if texts else (named, ())
+    features, more = ("FEATURES", ("--texts", named)) if texts else (named, ())
     why, training = _training(opened, str(corpus), features)
     return [*steps, (why, (*training, *more))]
 

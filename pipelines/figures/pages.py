@@ -26,7 +26,7 @@ from polypool.tasks.scoring.attention_maps import AttentionExample, AttentionExa
 from polypool.tasks.scoring.examples import HITS, RetrievalExamples
 
 FRAMES, FRAME, GAP = 4, (160, 120), 3
-"""The strip of a video: number of frames, their largest size and the gap between them, in pixels."""
+"""The frames shown of a video: their number, and in a strip their largest size and the gap, in pixels."""
 _JUDGED = {
     "own": "",
     "cxc": " Right is also what people rated so.",
@@ -136,7 +136,7 @@ def _card(example: AnswerExample, thumbnails: Thumbnails) -> dict[str, Any]:
     }
 
 
-_FRAMES, _DECODED = 4, 32  # of a video: frames shown, and at most decoded
+_DECODED = 32  # frames of a video, at most, from which the heaviest are taken
 _COLOURS = np.array([[20, 24, 82], [120, 28, 109], [220, 60, 60], [252, 150, 30], [255, 235, 90]], float)
 _LEAST, _MOST = 0.45, 0.6  # the opacity of the colours over a picture for the smallest and the largest weight
 _SIDE = 48  # cells along each side of a picture for the weights of regions
@@ -169,7 +169,7 @@ def _about_attention(record: AttentionExamples) -> str:
             "Over a picture, blue is the smallest weight and yellow the largest, which stand below; the less they "
             "differ, the paler the colours."
             if record.modality == "image"
-            else f"Of each video the {_FRAMES} frames of largest weight; the bars are all its elements in time."
+            else f"Of each video the {FRAMES} frames of largest weight; the bars are all its elements in time."
         )
     if any(it.words is not None for it in record.examples):
         about.append("Words are shaded by weight; if all weights are equal, no word is shaded.")
@@ -250,7 +250,7 @@ def _frames(
     images: Sequence[Image.Image], weight_N: np.ndarray, second_N1: np.ndarray | None
 ) -> dict[str, Any]:
     """Return the frames of largest weight in temporal order, and bars of all elements with these highlighted."""
-    heaviest = np.sort(np.argsort(-weight_N, kind="stable")[:_FRAMES]).tolist() if images else []
+    heaviest = np.sort(np.argsort(-weight_N, kind="stable")[:FRAMES]).tolist() if images else []
     frames = [
         {
             "address": data_address(images[frame_of(n, len(weight_N), len(images))]),
@@ -430,9 +430,6 @@ def _shrunk(image: Image.Image) -> Image.Image:
     return image
 
 
-QUALITY = 70  # of JPEG
-
-
 def templates(package: str) -> Environment:
     """Return the templates of a package's folder `templates`.
 
@@ -465,7 +462,7 @@ def percent(part: float) -> str:
     return f"{value:.1f}%" if abs(value) >= 10 else f"{value:.2f}%"
 
 
-def data_address(image: Image.Image | bytes, *, quality: int = QUALITY) -> str:
+def data_address(image: Image.Image | bytes, *, quality: int = 70) -> str:
     """Return a picture as a `data:` address.
 
     Args:

@@ -6,10 +6,9 @@ Sources: VSE-infinity, figure 5; DivE, section 4.6 and table 3; VSE+2AD, figure 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from statistics import multimode
 from typing import Any
 
 import numpy as np
@@ -83,8 +82,9 @@ def _panel(panel: Axes, watched: Watched, curves: Sequence[Curve]) -> None:
         if curve.embedding is not None:
             label = f"embedding {curve.embedding + 1}"
         place_N = range(1, curve.size + 1)
-        line: dict[str, Any] = {"marker": marker, "markersize": 3.4, "linewidth": 1.7, "label": label}
-        panel.plot(place_N, curve.mean_N, color=colour, **line)
+        panel.plot(
+            place_N, curve.mean_N, color=colour, marker=marker, markersize=3.4, linewidth=1.7, label=label
+        )
         if banded:
             panel.fill_between(place_N, curve.low_N, curve.high_N, color=colour, alpha=0.18, linewidth=0)
     for size in {curve.size for curve in curves if curve.sums_to_one}:
@@ -149,15 +149,21 @@ class Curve:
 def curves_of(watched: Watched) -> list[Curve]:
     """Return the curves of an aggregator: of up to three sizes, or of each embedding for the most frequent size.
 
-    Empty if it has no weights, or no set was seen.
+    The sizes are the 10th, 50th and 90th percentile; of equally frequent sizes the largest is taken. Empty if the
+    aggregator has no weights, or no set was seen.
 
     Raises:
         InputError: the weights do not match `weights_over`, or are not finite.
     """
-    over = watched.aggregator.weights_over
+    over, curves = watched.aggregator.weights_over, list[Curve]()
     sizes = [seen.size for seen in watched.seen]
-    curves: list[Curve] = []
-    for size in [most_frequent(sizes)] if over == "embeddings" and sizes else typical(sizes):
+    if not sizes:
+        return []
+    if over == "embeddings":
+        shown = [max(multimode(sizes))]
+    else:
+        shown = np.unique(np.percentile(sizes, (10, 50, 90), method="inverted_cdf")).tolist()
+    for size in shown:
         weight_SKND = watched.weights(*(seen for seen in watched.seen if seen.size == size))
         if weight_SKND is None:
             return []
@@ -166,20 +172,6 @@ def curves_of(watched: Watched) -> list[Curve]:
             for k in range(weight_SKND.shape[1])
         ]
     return curves
-
-
-def typical(sizes: Sequence[int]) -> list[int]:
-    """Return the 10th, 50th and 90th percentile of sizes, without interpolation and duplicates."""
-    if not sizes:
-        return []
-    chosen = np.percentile(sizes, (10, 50, 90), method="inverted_cdf")
-    return [int(size) for size, _ in groupby(chosen)]
-
-
-def most_frequent(sizes: Sequence[int]) -> int:
-    """Return the most frequent size, the largest of several."""
-    counts = Counter(sizes)
-    return max(counts, key=lambda size: (counts[size], size))
 
 
 def _curve(weight_SND: np.ndarray, *, embedding: int | None) -> Curve:

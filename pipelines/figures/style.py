@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Literal
@@ -23,12 +22,6 @@ def new_figure(width: float, height: float, heading: str = "", *, size: float = 
     return figure
 
 
-def stacked(width: float, heights: Sequence[float], *, between: float = 1.1) -> tuple[Figure, list[Axes]]:
-    """Return a figure of panels below each other, and the panels; sizes in inches."""
-    figure = new_figure(width, sum(heights) + between * len(heights))
-    return figure, [*figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]]
-
-
 def save(figure: Figure, path: Path) -> None:
     figure.savefig(path, dpi=160)
 
@@ -45,8 +38,8 @@ def wrapped(label: str, width: int = WRAP) -> str:
     return textwrap.fill(label.replace("=", "= "), width).replace("= ", "=")
 
 
-def lines_of(label: str, width: int = WRAP) -> int:
-    return wrapped(label, width).count("\n") + 1
+def lines_of(label: str) -> int:
+    return wrapped(label).count("\n") + 1
 
 
 def title(panel: Axes, text: str, *, pad: float = 14) -> None:

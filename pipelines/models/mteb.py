@@ -43,6 +43,7 @@ from polypool.infra.pictures import rgb
 from polypool.infra.process.progress import Progress
 from polypool.pipelines.data.extraction import FileFeatures
 from polypool.pipelines.models.search import as_file
+from polypool.pipelines.models.table_rows import EXAMPLE_TEXT
 from polypool.pipelines.models.trained import TrainedModel, load
 from polypool.tasks.abilities import Answers, Searchable
 from polypool.tasks.models.retrieval_model import RetrievalModel
@@ -57,7 +58,6 @@ if TYPE_CHECKING:
 
 _TEXT = "text"
 _SIDES: tuple[Side, ...] = ("visual", "text")
-_EXAMPLE = "a dog on the grass"
 
 
 class MtebModel:
@@ -92,7 +92,7 @@ class MtebModel:
         """Key of mteb's results: the name, and as revision a digest of run, assets and weights."""
         from mteb.models.model_meta import ModelMeta, ScoringFunction
 
-        model, example = self.trained.model, self.trained.encode_text([_EXAMPLE])
+        model, example = self.trained.model, self.trained.encode_text([EXAMPLE_TEXT])
         similarity = self.trained.similarity
         cosine = isinstance(similarity, Cosine)
         sets = example.ndim > 2 and not similarity.of_distributions

@@ -33,9 +33,8 @@ from polypool.infra.extras import needed
 from polypool.infra.files import atomic, existing
 from polypool.pipelines.data.extraction import FileFeatures, read_image
 from polypool.tasks.abilities import Answers, Searchable
-from polypool.tasks.datasets.corpus import ALL, Corpus, QuestionCorpus
-from polypool.tasks.inputs.pairs import Pairs
-from polypool.tasks.inputs.visuals import VisualInputs
+from polypool.tasks.datasets.corpus import ALL
+from polypool.tasks.inputs.pairs import Pairs, visual_batch
 from polypool.tasks.models.dual_encoder import Batches, encode_split
 from polypool.tasks.models.retrieval_model import RetrievalModel
 from polypool.tasks.similarities.similarity import Cosine, Side
@@ -147,12 +146,6 @@ class QueryReader:
         """Stop the decoding processes."""
         if "files" in vars(self):
             self.files.close()
-
-
-def visual_batch(inputs: VisualInputs, number_B: np.ndarray) -> Batch:
-    """Return images or videos as a batch, without augmentation."""
-    x, mask_BN = inputs.batch(number_B, sample_B=number_B, draw=None)
-    return {"visual": x, "visual_mask": mask_BN}
 
 
 @contextmanager
@@ -449,8 +442,8 @@ class Search(ABC, Generic[Result]):
         self.reader = QueryReader(adapter)
 
     @property
-    def corpus(self) -> Corpus | QuestionCorpus:
-        """The corpus, opened at first use."""
+    def corpus(self) -> Any:
+        """The `Corpus` or `QuestionCorpus`, opened at first use."""
         return self.adapter.corpus
 
     @cached_property
@@ -512,10 +505,6 @@ class RetrievalSearch(Search[Hit]):
         self.corpus.check_split(split)
         if files is None or not files.path("visual").is_file():
             _ = self.pairs
-
-    @property
-    def corpus(self) -> Corpus:
-        return self.adapter.corpus
 
     @cached_property
     def pairs(self) -> Pairs:
@@ -620,7 +609,6 @@ class AnswerSearch(Search[Answer]):
         super().__init__(adapter, split=split)
         self.model = model
 
-    @torch.inference_mode()
     def find_each(self, queries: Sequence[Query], k: int) -> list[list[Answer]]:
         """Return the k most probable answers to the question about the image of each query."""
         if not all(query.is_visual and not query.video for query in queries):
@@ -628,11 +616,21 @@ class AnswerSearch(Search[Answer]):
                 "the run answers questions about images: give --image FILE or --id ID with the question"
             )
         batch = self.reader.text_batch(queries) | self.reader.visual_batch(queries)
-        probability_BA = self.adapter.probabilities(self.model, on_device(batch, device_of(self.model))).cpu()
-        if not torch.isfinite(probability_BA).all():
-            raise InputError("the model's probabilities are not finite; it has diverged")
-        order_BK = probability_BA.argsort(dim=1, descending=True, stable=True)[:, :k].tolist()
-        return [
-            [Answer(answer=self.adapter.choices[n], probability=float(probability_A[n])) for n in order_K]
-            for order_K, probability_A in zip(order_BK, probability_BA, strict=True)
-        ]
+        return best_answers(self.adapter, self.model, batch, k)
+
+
+@torch.inference_mode()
+def best_answers(adapter: Answers, model: nn.Module, batch: Batch, k: int) -> list[list[Answer]]:
+    """Return the k most probable answers to each question of a batch, best first.
+
+    Raises:
+        InputError: a probability is not finite.
+    """
+    probability_BA = adapter.probabilities(model, on_device(batch, device_of(model))).cpu()
+    if not torch.isfinite(probability_BA).all():
+        raise InputError("the model's probabilities are not finite; it has diverged")
+    order_BK = probability_BA.argsort(dim=1, descending=True, stable=True)[:, :k].tolist()
+    return [
+        [Answer(answer=adapter.choices[n], probability=float(probability_A[n])) for n in order_K]
+        for order_K, probability_A in zip(order_BK, probability_BA, strict=True)
+    ]

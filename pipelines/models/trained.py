@@ -35,7 +35,7 @@ from polypool.pipelines.models.search import (
     Method,
     Query,
     RetrievalSearch,
-    visual_batch,
+    best_answers,
 )
 from polypool.pipelines.training.checkpoint import ASSETS, RUN, WEIGHTS, best_checkpoint, load_weights
 from polypool.pipelines.training.record import at_home, run_folder
@@ -51,7 +51,7 @@ from polypool.tasks.inputs.other_data import (
     refuse_changed_data,
     renamed_data,
 )
-from polypool.tasks.inputs.pairs import Pairs
+from polypool.tasks.inputs.pairs import Pairs, visual_batch
 from polypool.tasks.models.dual_encoder import Batches
 from polypool.tasks.models.parts import is_adapted
 from polypool.tasks.models.retrieval_model import TRAINING_ONLY, RetrievalModel
@@ -124,7 +124,6 @@ class TrainedModel:
         score = self._retrieval_model("score texts").scorer(self._visual(visuals), self._text(texts))
         return score(slice(0, len(visuals)), slice(0, len(texts)))
 
-    @torch.inference_mode()
     def answers(self, visuals: Visuals, questions: Sequence[str]) -> list[tuple[str, float]]:
         """Return the most probable answer to each question about the image of the same index, and its probability.
 
@@ -138,9 +137,7 @@ class TrainedModel:
             )
         answers, batches = [], self._text(questions, size=self._visual_chunk)
         for (_, images), (_, texts) in zip(self._visual(visuals), batches, strict=True):
-            probability_BA = adapter.probabilities(self.model, self._on_device(images | texts))
-            best = zip(*(x_B.tolist() for x_B in probability_BA.max(dim=1)), strict=True)
-            answers += [(adapter.choices[number], probability) for probability, number in best]
+            answers += [best for (best,) in best_answers(adapter, self.model, images | texts, 1)]
         return answers
 
     def search(
@@ -189,24 +186,19 @@ class TrainedModel:
                 search = AnswerSearch(adapter, self.model, split=split)
             else:
                 model, pairs = self._retrieval_model("be searched"), partial(self.pairs, split, "be searched")
-                files = self._embedding_files(split)
+                files = self._embedding_files(split) if model.has_embeddings else None
                 search = RetrievalSearch(adapter, model, pairs, split=split, method=index, files=files)
             self._searches[split, index] = search
         return self._searches[split, index]
 
     def _embedding_files(self, split: str) -> EmbeddingFiles | None:
-        """Return the cache of a split's embeddings; None without embeddings, without a run, or during training."""
-        model, adapter = self.model, self.adapter
-        if not isinstance(model, RetrievalModel) or not model.has_embeddings or not self.digests:
-            return None
-        if (
-            self.tracker is None
-            or self.tracker.status() == "RUNNING"
-            or not isinstance(adapter, CorpusInputs)
-        ):
+        """Return the cache of a split's embeddings; None without a run, or during training."""
+        adapter, tracker = self.adapter, self.tracker
+        ended = tracker is not None and tracker.status() != "RUNNING"
+        if not ended or not self.digests or not isinstance(adapter, CorpusInputs):
             return None
         return EmbeddingFiles(
-            folder=run_folder(home(), self.tracker.run_id) / "embeddings",
+            folder=run_folder(home(), tracker.run_id) / "embeddings",
             split=f"{PurePath(self.run.data.corpus).name}.{split}",
             depends={
                 "model": dict(self.digests),
@@ -290,7 +282,8 @@ class TrainedModel:
             encode, batches = model.encode_text, self._text(texts)
         else:
             encode, batches = model.encode_visual, self._visual(visuals)
-        return side_by_side([encode(self._on_device(batch)).vectors for _, batch in batches])
+        device = device_of(model)
+        return side_by_side([encode(on_device(batch, device)).vectors for _, batch in batches])
 
     def _visual(self, visuals: Visuals) -> Batches:
         inputs = self._reader(visuals).visual_inputs(visuals)
@@ -307,9 +300,6 @@ class TrainedModel:
         if isinstance(inputs, str | Path) or not len(inputs):
             raise InputError("give a list with at least one image, video or text")
         return self.as_a(ReadsInputs, "read new images and texts", instead=_BY_HAND)
-
-    def _on_device(self, batch: Batch) -> Batch:
-        return on_device(batch, device_of(self.model))
 
 
 def _state(corpus: Corpus, split: str) -> str:

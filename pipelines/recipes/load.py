@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -227,42 +226,31 @@ def _with_base(values: Mapping[str, Any], *, where: str) -> dict[str, Any]:
     base = settings.pop(_BASE, None)
     if base is None:
         return settings
-    refuse_untrusted(str(base), where=f"{where}: {_BASE}")
+    base = str(base)
+    refuse_untrusted(base, where=f"{where}: {_BASE}")
     try:
-        of_base = _recipe_settings(str(base))
+        recipe = single(RECIPES.get(base)(), base)
     except InputError as error:
         raise InputError(f"{where}: {_BASE}: {error}") from error
+    of_base = to_json(recipe)
     parts = {name: settings[name] for name in _PARTS if isinstance(settings.get(name), Mapping)}
     return of_base | settings | {name: of_base.get(name, {}) | part for name, part in parts.items()}
 
 
-def _recipe_settings(name: str) -> dict[str, Any]:
-    if name in _BUILT_IN and not _is_ensemble(name):
-        return _built_in_settings(name)
-    return json.loads(json.dumps(to_json(single(RECIPES.get(name)(), name))))
+def _register(name: str, entry: Mapping[str, Any]) -> None:
+    """Register a built-in recipe, with the published numbers of the rows that it reproduces unchanged."""
 
-
-def _is_ensemble(name: str) -> bool:
-    return isinstance(_BUILT_IN[name].get("members"), list)
-
-
-def _built_in_settings(name: str) -> dict[str, Any]:
-    """Return the settings of a built-in recipe, with the published numbers of the rows that it reproduces unchanged."""
-    numbers, source = together(found for found in rows_of(name) if not found[-1].changes)
-    entry = {**_BUILT_IN[name], "recipe": name, "published": numbers, "source": source}
-    del entry["about"]
-    return _with_base(entry, where=f"recipe {name}")
-
-
-def _register(name: str, about: str) -> None:
     def make() -> Run | Ensemble:
-        settings = _built_in_settings(name)
-        if _is_ensemble(name):
+        numbers, source = together(found for found in rows_of(name) if not found[-1].changes)
+        settings = {**entry, "recipe": name, "published": numbers, "source": source}
+        del settings["about"]
+        settings = _with_base(settings, where=f"recipe {name}")
+        if isinstance(settings.get("members"), list):
             settings["members"] = tuple(settings["members"])
             return Ensemble(**settings)
         return from_json(settings, where=f"recipe {name}")
 
-    make.__doc__, make.__name__, make.__qualname__ = about, name, name
+    make.__doc__, make.__name__, make.__qualname__ = entry["about"], name, name
     RECIPES.register(name)(make)
 
 
@@ -272,4 +260,4 @@ for _file in sorted({*Path(__file__).parent.glob("*.yaml")} - {PUBLISHED}):
     assert not _entries.keys() & _BUILT_IN.keys(), f"{_file}: a name of another file"
     _BUILT_IN |= _entries
 for _name, _entry in _BUILT_IN.items():
-    _register(_name, _entry["about"])
+    _register(_name, _entry)

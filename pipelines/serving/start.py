@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 TOKEN = "POLYPOOL_SERVE_TOKEN"
 """Environment variable with the token."""
-OPEN = f"give a token (--token-file FILE, or {TOKEN}), or --open to answer any client without one"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 CONNECTIONS = 512  # maximum; further requests get 503
 _GRACE_SECONDS = 4  # seconds for requests in progress after Ctrl-C
@@ -60,7 +59,10 @@ def serve(settings: Settings, at: Address, *, token_file: Path | None, open_to_a
     on_other = on_ray and on_cluster()
     if (at.host not in LOOPBACK or on_other) and not (settings.token or open_to_all):
         where = "a cluster" if on_other else f"--host {at.host}"
-        raise InputError(f"{where}: other machines reach it; {OPEN}")
+        raise InputError(
+            f"{where}: other machines reach it; give a token (--token-file FILE, or {TOKEN}), or --open to answer any "
+            "client without one"
+        )
     settings = replace(settings, local=at.host in LOOPBACK and not on_other)
     if at.route != "/" and not on_other:
         raise InputError("--route is for services on a Ray cluster; give --replicas, and set RAY_ADDRESS")

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import inspect
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from polypool.infra.errors import InputError
+from polypool.infra.fields import Rule, one_of, require
 from polypool.infra.registry import OPTIMISERS
+
+_FRACTION = Rule("at least 0 and below 1", lambda value: 0 <= value < 1)
 
 
 class Plain(torch.optim.Optimizer):
     """An optimiser without the compiler wrappers of torch's methods, whose import takes two seconds.
 
-    Subclasses derive from this class first and then from torch's, and unwrap torch's `step`.
+    Subclasses of torch's optimisers derive from this class first, and unwrap torch's `step`.
     """
 
     capturable = False
@@ -27,24 +29,6 @@ class Plain(torch.optim.Optimizer):
     state_dict = inspect.unwrap(torch.optim.Optimizer.state_dict)
     load_state_dict = inspect.unwrap(torch.optim.Optimizer.load_state_dict)
     zero_grad = inspect.unwrap(torch.optim.Optimizer.zero_grad)
-
-
-class OwnUpdate(Plain, ABC):
-    """Base class of optimisers with their own update rule."""
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
-        """Update the weights that have a gradient; return the loss of `closure`, if given."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        self.update()
-        return loss
-
-    @abstractmethod
-    def update(self) -> None:
-        """Update the weights, without recording gradients."""
 
 
 @OPTIMISERS.register("adamw")
@@ -114,7 +98,7 @@ class SGD(Plain, torch.optim.SGD):
 
 
 @OPTIMISERS.register("lion")
-class Lion(OwnUpdate):
+class Lion(Plain):
     """Updates by the sign of `beta1 * momentum + (1 - beta1) * gradient`; `beta2` is the decay rate of the momentum.
 
     Every weight changes by the learning rate, whatever its gradient's magnitude: the paper (Chen et al., "Symbolic
@@ -143,12 +127,11 @@ class Lion(OwnUpdate):
         beta1: float = 0.9,
         beta2: float = 0.99,
     ) -> None:
-        for name, beta in (("beta1", beta1), ("beta2", beta2)):
-            if not 0 <= beta < 1:
-                raise InputError(f"{name} must be at least 0 and below 1, not {beta}")
+        require(_FRACTION, beta1=beta1, beta2=beta2)
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "beta1": beta1, "beta2": beta2})
 
-    def update(self) -> None:
+    @torch.no_grad()
+    def step(self) -> None:
         for group in self.param_groups:
             weights = [weight for weight in group["params"] if weight.grad is not None]
             if not weights:
@@ -166,7 +149,7 @@ class Lion(OwnUpdate):
 
 
 @OPTIMISERS.register("muon")
-class Muon(OwnUpdate):
+class Muon(Plain):
     """torch's Muon (Jordan et al. 2024; Liu et al. 2025) for matrices; AdamW for all other weights.
 
     Other weights are vectors, convolution kernels, and word embedding tables.
@@ -207,12 +190,9 @@ class Muon(OwnUpdate):
     ) -> None:
         if not hasattr(torch.optim, "Muon"):
             raise InputError(f"muon needs torch 2.9 or newer, not {torch.__version__}; choose adamw or lion")
-        if rate not in ("match_rms_adamw", "original"):
-            raise InputError(f"rate must be 'match_rms_adamw' or 'original', not {rate!r}")
-        if not 0 <= momentum < 1:
-            raise InputError(f"momentum must be at least 0 and below 1, not {momentum}")
-        if not 1 <= iterations < 100:
-            raise InputError(f"iterations must be from 1 to 99, not {iterations}")
+        require(one_of("match_rms_adamw", "original"), rate=rate)
+        require(_FRACTION, momentum=momentum)
+        require(Rule("from 1 to 99", lambda count: 1 <= count < 100), iterations=iterations)
         groups = [dict(group) for group in params]
         own = [group for group in groups if group["sort"] == "matrix"]
         others = [group for group in groups if group["sort"] != "matrix"]
@@ -239,7 +219,7 @@ class Muon(OwnUpdate):
         super().load_state_dict(state_dict)
         self._share()
 
-    def update(self) -> None:
+    def step(self) -> None:
         for part in self._parts:
             part.step()
 

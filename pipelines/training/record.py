@@ -181,11 +181,6 @@ class Tuned:
     trial_seeds: int = 1
 
     @property
-    def identity(self) -> tuple[str, ...]:
-        """Key of comparably tuned runs, independent of the chosen values."""
-        return self.named, self.words
-
-    @property
     def named(self) -> str:
         """The aggregator with the candidate values of its options."""
         return self.aggregator + (f" ({listed(self.own)})" if self.own else "")

@@ -52,7 +52,7 @@ from polypool.infra.ray import (
     ray_session,
     run_side_by_side,
 )
-from polypool.infra.registry import AGGREGATORS, MOST_REPEATED, Spec
+from polypool.infra.registry import AGGREGATORS, Spec
 from polypool.infra.spec import (
     changed,
     format_value,
@@ -309,10 +309,6 @@ def make_plan(
     for option, names in (("--recipes", recipes), ("--aggregators", aggregators)):
         if not names:
             wrong.append(f"{option} names nothing; give at least one")
-    if not 1 <= seeds <= MOST_REPEATED:
-        wrong.append(f"--seeds must be from 1 to {MOST_REPEATED:,}, not {seeds}")
-    if first_seed < 0:
-        wrong.append(f"--first-seed must be at least 0, not {first_seed}")
     runs, sources = list[Run](), dict[str, str]()
     for name in dict.fromkeys(recipes):
         with _noting(wrong):
@@ -406,7 +402,7 @@ def _key(of: Mapping[str, str], *, run: str = "") -> tuple[str, ...]:
     values = {name: of.get(name, "") for name in _KEYS}
     own = tuple(_spelled(value) if "aggregator" in name else value for name, value in values.items())
     tuned = tuned_of(of, run=run)
-    return own + (tuned.identity if tuned else ())
+    return own + ((tuned.named, tuned.words) if tuned else ())
 
 
 def comparable(run: Run, where: str | Path) -> dict[str, Any]:
@@ -1226,15 +1222,16 @@ def sweep(
                 ends += carry_out(final, concurrent=concurrent, parent=run_id)
                 plan = replace(plan, trials=(*plan.trials, *final.trials))
                 if parent:
-                    space = {"shared": tuning.space.shared, "own": tuning.space.own}
                     chosen = choices.drop(columns="trial").astype(object).where(choices.notna(), None)
                     about = {
                         "budget": tuning.budget,
                         "trial_seeds": tuning.trial_seeds,
                         "sample": tuning.sample,
-                        **space,
+                        "shared": tuning.space.shared,
+                        "own": tuning.space.own,
+                        "chosen": chosen.to_dict("records"),
                     }
-                    parent.json(TUNING, {**about, "chosen": chosen.to_dict("records")})
+                    parent.json(TUNING, about)
         if parent:
             conclude(parent, plan, ends, first=as_markdown(shown) if shown else "")
     return plan, final, ends, shown

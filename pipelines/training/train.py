@@ -6,7 +6,6 @@ Ray restarts failed workers from the last checkpoint.
 from __future__ import annotations
 
 import ctypes
-import dataclasses
 import json
 import os
 import sys
@@ -304,7 +303,7 @@ def prepare(run: Run, **arguments: Any) -> TaskAdapter:
     for name in adapter.unused:
         part, _, inside = name.rpartition(".")
         of = getattr(run, part) if part else run
-        (default,) = (field.default for field in dataclasses.fields(of) if field.name == inside)
+        default = getattr(type(of), inside)
         if (value := getattr(of, inside)) != default:
             flag = name.replace("_", "-")
             raise InputError(
@@ -598,7 +597,7 @@ def work_on_ray(
     tracked = partial(Tracker.attach, uri, kept.at.name, running=False)
     own_log = home / "runs" / kept.at.name / "worker"
     if remote := isinstance(kept.at, Url):  # this machine may share no folder with the driver's
-        kept = replace(kept, journal=lambda: Sender(make_folder(own_log), tracked, earlier=True))
+        kept = replace(kept, journal=lambda: Sender(make_folder(own_log), tracked, remote=True))
     try:
         finished = train(
             run,
@@ -664,7 +663,7 @@ def train(
             if folder is not None:
                 trainer.resume(folder)
             elif run.init:
-                trainer.begin_with(weights_of(run.init, uri))
+                fill_weights(trainer.model, weights_of(run.init, uri))
         finished = trainer.train()
         kept.close()
     return finished

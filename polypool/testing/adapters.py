@@ -58,8 +58,8 @@ class AdapterChecks(PartChecks):
         """Two batches of the training split."""
         return [self._batch(0), self._batch(1)]
 
-    def _batch(self, number: int, *, size: int = _BATCH) -> dict[str, Tensor]:
-        data, size = self.adapter.data("train"), min(size, self.run.optim.batch)
+    def _batch(self, number: int) -> dict[str, Tensor]:
+        data, size = self.adapter.data("train"), min(_BATCH, self.run.optim.batch)
         index_S = np.random.default_rng(0).permutation(len(data))
         return data.batch(index_S[number * size : (number + 1) * size], seed=0, epoch=0)
 

@@ -104,12 +104,6 @@ def read_csv(path: str | Path, *, columns: Sequence[str]) -> Iterator[tuple[str,
             ) from error
 
 
-def read_lines(path: str | Path, *, what: str) -> Iterator[str]:
-    """Yield the lines of a text file, with surrogate escapes for invalid UTF-8; a missing file is an InputError."""
-    with existing(path, what=what).open(encoding="utf-8-sig", errors="surrogateescape") as file:
-        yield from file
-
-
 def read_ids(path: str | Path, *, what: str = _IDS) -> list[str]:
     """Return the ids of a file, in its order; errors as in `read_id_rows`."""
     return [id for id, _ in read_id_rows(path, what=what)]
@@ -162,8 +156,8 @@ def map_array(path: str | Path, *, what: str) -> np.ndarray:
         what: its expected content, for messages.
 
     Raises:
-        InputError: a missing or damaged file, one shorter than its header says, pickled objects, an archive of several
-            arrays, or an array of a structured type.
+        InputError: a missing or damaged file, one shorter than its header says, pickled objects, or an array of a
+            structured type.
     """
     path = existing(path, what=what)
     try:
@@ -173,8 +167,6 @@ def map_array(path: str | Path, *, what: str) -> np.ndarray:
         raise InputError(
             f"{path}: cannot be read as {what}: {why}; fetch it again, or write it anew"
         ) from error
-    if not isinstance(x, np.ndarray):
-        raise InputError(f"{path}: an archive of several arrays; expected {what}")
     if x.dtype.kind == "V":
         raise InputError(f"{path}: cannot be read as {what}: an array of {x.dtype}, expected numbers or text")
     return x
@@ -190,10 +182,8 @@ def unreadable(path: Path, error: Exception) -> str:
     return PICKLED if pickle or objects else "damaged or cut short"
 
 
-def wrong_path(path: Any, *, images: str | Path) -> str | None:
+def wrong_path(path: str, *, images: str | Path) -> str | None:
     """Return why a path, absolute or below `images`, is invalid; None if it is valid."""
-    if not isinstance(path, str):
-        return "a path that is not a string"
     if not is_unicode(path):
         return "a path that is not valid UTF-8"
     return "a path that leaves the folder of images" if leaves(path, folder=images) else None

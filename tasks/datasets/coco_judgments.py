@@ -22,18 +22,18 @@ associations for MS-COCO", ECCV 2022.
 from __future__ import annotations
 
 import re
-import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from polypool.infra.errors import InputError
+from polypool.infra.fields import Rule, at_least, from_plain
 from polypool.infra.files import existing, read_json
-from polypool.tasks.datasets.annotations import FORM, read_csv
+from polypool.tasks.datasets.annotations import read_csv
 from polypool.tasks.datasets.splits import CXC, ECCV, compare_counts
 
 _IMAGE, _CAPTION = re.compile(r"COCO_\w+_0*(\d+)\.jpg"), re.compile(r"COCO_\w+:sentid:(\d+)")
@@ -47,6 +47,8 @@ _HIGHEST = 5.0
 _PACKAGE = "eccv_caption"
 _DIRECTIONS = ("image_to_caption", "caption_to_image")
 _ANSWERS = '{"id of a query": [ids of its right answers, whole numbers], ...}'
+_NOT_EMPTY = Rule("not empty", bool)
+_Answers: Any = Annotated[dict[str, Annotated[list[Annotated[int, at_least(0)]], _NOT_EMPTY]], _NOT_EMPTY]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,31 +99,28 @@ def read_cxc(folder: str | Path, split: str) -> Ratings:
 
 
 def _read_ratings(path: Path, columns: dict[str, re.Pattern[str]]) -> Rated:
-    pairs = []
+    ids, ratings = {name: list[str]() for name in columns}, list[float]()
     for where, (*items, score) in read_csv(path, columns=[*columns, _SCORE]):
-        pairs.append(_pair(items, score, columns=columns, where=f"{path.parent / where}"))
-    if not pairs:
+        for item, (name, form) in zip(items, columns.items(), strict=True):
+            match = form.fullmatch(item)
+            if not match:
+                raise InputError(
+                    f"{path.parent / where}: {name} is {item!r:.60}, expected the form {form.pattern}"
+                )
+            ids[name].append(match[1])
+        try:
+            rating = float(score)
+        except ValueError:
+            rating = np.nan
+        if not 0 <= rating <= _HIGHEST:
+            raise InputError(
+                f"{path.parent / where}: {_SCORE} is {score!r:.60}, expected a number from 0 to {_HIGHEST:.0f}"
+            )
+        ratings.append(rating)
+    if not ratings:
         raise InputError(f"{path}: no ratings; the file is cut short: fetch it again")
-    first_P, second_P, rating_P = zip(*pairs, strict=True)
-    return Rated(first_P=np.array(first_P), second_P=np.array(second_P), rating_P=np.array(rating_P))
-
-
-def _pair(
-    items: list[str], score: str, *, columns: dict[str, re.Pattern[str]], where: str
-) -> tuple[str, str, float]:
-    ids = []
-    for item, (name, form) in zip(items, columns.items(), strict=True):
-        match = form.fullmatch(item)
-        if not match:
-            raise InputError(f"{where}: {name} is {item!r:.60}, expected the form {form.pattern}")
-        ids.append(match[1])
-    try:
-        rating = float(score)
-    except ValueError:
-        rating = np.nan
-    if not 0 <= rating <= _HIGHEST:
-        raise InputError(f"{where}: {_SCORE} is {score!r:.60}, expected a number from 0 to {_HIGHEST:.0f}")
-    return ids[0], ids[1], rating
+    first_P, second_P = map(np.array, ids.values())
+    return Rated(first_P=first_P, second_P=second_P, rating_P=np.array(ratings))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,16 +173,6 @@ def read_eccv(folder: str | Path | None) -> Extended:
 
 
 def _read_answers(path: Path) -> dict[str, tuple[str, ...]]:
-    answers = read_json(path, what=f"a file of ECCV Caption, {_ANSWERS}")
-    if not isinstance(answers, dict) or not answers:
-        raise InputError(f"{path}: {FORM}: {_ANSWERS}")
-    return {query: _ids(query, ids, path) for query, ids in answers.items()}
-
-
-def _ids(query: str, ids: Any, path: Path) -> tuple[str, ...]:
-    if not (query.isascii() and query.isdecimal()):
-        raise InputError(f"{path}: the query {reprlib.repr(query)} is no id; expected {_ANSWERS}")
-    whole = isinstance(ids, list) and all(type(id) is int and id >= 0 for id in ids)
-    if not (whole and ids):
-        raise InputError(f"{path}: query {query} has {reprlib.repr(ids)}; expected {_ANSWERS}")
-    return tuple(str(id) for id in dict.fromkeys(ids))
+    read = read_json(path, what=f"a file of ECCV Caption, {_ANSWERS}")
+    answers = from_plain(_Answers, read, where=f"{path}, expected {_ANSWERS}")
+    return {query: tuple(map(str, dict.fromkeys(ids))) for query, ids in answers.items()}

@@ -35,7 +35,7 @@ from polypool.infra.store.findings import (
     describe,
     wrong_id,
 )
-from polypool.tasks.datasets.annotations import leaves, plain, printed, wrong_path, wrong_text
+from polypool.tasks.datasets.annotations import DUPLICATE, leaves, plain, printed, wrong_path, wrong_text
 
 ALL = "all"
 """Name of all splits together, unless a split has this name."""
@@ -169,19 +169,17 @@ class StoredCorpus(ABC):
             for row in [entry] if isinstance(entry, Skipped | Flagged) else cls.clean(entry, images=images):
                 if isinstance(row, Skipped | Flagged):
                     findings.add(row)
-                    continue
-                if (key := cls.key(row)) in seen:
-                    where, why = f"{cls.row} {row.id}", "duplicate id; the first is kept"
-                    findings.add(Skipped(where=where, why=why, split=row.split))
-                    continue
-                seen.add(key)
-                splits.add(row.split)
-                if len(splits) > _MOST_SPLITS:
-                    raise InputError(
-                        f"over {_MOST_SPLITS} splits, such as {', '.join(sorted(splits)[:3])}; expected train, val and "
-                        "test: is it the right column or field?"
-                    )
-                yield row
+                elif (key := cls.key(row)) in seen:
+                    findings.add(Skipped(where=f"{cls.row} {row.id}", why=DUPLICATE, split=row.split))
+                else:
+                    seen.add(key)
+                    splits.add(row.split)
+                    if len(splits) > _MOST_SPLITS:
+                        raise InputError(
+                            f"over {_MOST_SPLITS} splits, such as {', '.join(sorted(splits)[:3])}; expected train, val "
+                            "and test: is it the right column or field?"
+                        )
+                    yield row
 
     @classmethod
     def open(cls, folder: str | Path | Url) -> Self:
@@ -396,11 +394,11 @@ class Corpus(StoredCorpus):
             why = wrong_id(ids[number], what="an id of a caption") if ids else None
             if why or not text:
                 yield Skipped(where=at, why=why or odd or "", part=True)
-                continue
-            numbers.append(number)
-            captions.append(text)
-            if odd:
-                yield Flagged(where=at, why=odd)
+            else:
+                numbers.append(number)
+                captions.append(text)
+                if odd:
+                    yield Flagged(where=at, why=odd)
         if captions:
             yield replace(
                 row, captions=tuple(captions), caption_ids=tuple(ids[each] for each in numbers if ids)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow.compute as pc
 
-from polypool.infra.errors import AbsentError, InputError, MissingError
+from polypool.infra.errors import AbsentError, InputError
 from polypool.infra.files import existing, existing_folder
 from polypool.infra.storage import Url, write_bytes
 from polypool.infra.store import FeatureStore, StoreWriter
@@ -29,8 +29,6 @@ from polypool.tasks.datasets.corpus import Corpus, QuestionCorpus
 from polypool.tasks.datasets.readers.folders import files_below
 from polypool.tasks.datasets.splits import SPLITS
 
-SHARD_BYTES = 256 << 20
-
 
 def write_features(
     folder: str | Path | Url,
@@ -38,7 +36,6 @@ def write_features(
     *,
     source: dict[str, Any],
     dtype: str = "float16",
-    shard_bytes: int = SHARD_BYTES,
     tolerance: Tolerance = USUAL,
     training: Iterable[str] = (),
     replace: bool = False,
@@ -49,7 +46,7 @@ def write_features(
     Unfinished work of another `ingest` in the folder is replaced.
 
     Args:
-        folder, source, dtype, shard_bytes: as in `StoreWriter`.
+        folder, source, dtype: as in `StoreWriter`.
         sets: of a reader.
         tolerance: limits on skipped sets and warnings.
         training: ids of the training split, for the statistics in the manifest.
@@ -76,21 +73,19 @@ def write_features(
         dim=dim,
         dtype=dtype,
         source=source,
-        shard_bytes=shard_bytes,
         replaces=replaces,
         extends=extends,
     ) as writer:
         with ColumnsWriter(folder, widths, source=source, extends=extends) as columns:
             for entry in chain(skipped, [first], sets):
-                if isinstance(entry, Features) and entry.id in stored:
-                    writer.note(Skipped(where=entry.where, why="a set that the store has", wanted=False))
-                    continue
                 if isinstance(entry, Skipped):
                     writer.note(entry)
-                    continue
-                why = columns.offer(writer, entry.id, entry.x_ND, entry.columns, where=entry.where)
-                if why is None and entry.odd:
-                    writer.note(Flagged(where=entry.where, why=entry.odd))
+                elif entry.id in stored:
+                    writer.note(Skipped(where=entry.where, why="a set that the store has", wanted=False))
+                else:
+                    why = columns.offer(writer, entry.id, entry.x_ND, entry.columns, where=entry.where)
+                    if why is None and entry.odd:
+                        writer.note(Flagged(where=entry.where, why=entry.odd))
             writer.judge(tolerance)
         return writer.close(statistics_of=training, tolerance=tolerance)
 
@@ -99,7 +94,7 @@ def stored_ids(folder: str | Path | Url) -> frozenset[str]:
     """Return the ids of the complete store in a folder; empty without a store."""
     try:
         return frozenset(FeatureStore.open(folder).ids.to_pylist())
-    except (AbsentError, MissingError):
+    except AbsentError:
         return frozenset()
 
 

@@ -15,13 +15,12 @@ from polypool.encoders.text.tokenizers import Tokenizer
 from polypool.infra.batches import Batch, arriving
 from polypool.infra.compute.device import device_of, shapes_only
 from polypool.infra.compute.dist import gather, gather_shared
-from polypool.infra.fields import above, require
+from polypool.infra.fields import above, at_least, require
 from polypool.infra.paths import FilePath
 from polypool.infra.registry import MODELS
 from polypool.tasks.adapter import Score
 from polypool.tasks.hgr.graph_encoders import RoleText, TextEmbeddings, VideoEmbeddings, VideoLevels
 from polypool.tasks.hgr.role_captions import RoleCaptions
-from polypool.tasks.hgr.role_graph import check_slots
 from polypool.tasks.models.branch import check_widths
 from polypool.tasks.models.dual_encoder import encode_split
 from polypool.tasks.models.pair_encoder import PaddedSets, encode_sets
@@ -61,7 +60,7 @@ class HGR(RetrievalModel):
         sharpness: float = 4.0,
         dropout: float = 0.5,
     ) -> None:
-        check_slots(verbs=verbs, nouns=nouns)
+        require(at_least(1), verbs=verbs, nouns=nouns)
         require(above(0), sharpness=sharpness)
         visual, text = VideoLevels(parts), RoleText(parts, dropout=dropout)
         check_widths(visual.width, text.width, "hgr compares frames with phrases: give both the same width")

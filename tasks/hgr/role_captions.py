@@ -20,7 +20,6 @@ from polypool.tasks.hgr.role_graph import (
     GraphFile,
     RoleGraph,
     RoleSlots,
-    check_slots,
     cut,
     graph_of_entry,
     over_words,
@@ -46,8 +45,8 @@ class RoleCaptions:
         limit: maximum number of words of a caption; 0 for no limit.
 
     Raises:
-        InputError: a subword tokenizer, a parameter out of range, a file that cannot be read, or no graph for any of
-            more than 32 distinct captions.
+        InputError: a subword tokenizer, a file that cannot be read, or no graph for any of more than 32 distinct
+            captions.
     """
 
     def __init__(
@@ -65,7 +64,6 @@ class RoleCaptions:
                 f"role graphs are of whole words, and {type(tokenizer).__name__} splits captions into subwords; "
                 f"choose a text encoder of words, such as --text 'bigru(ends=False)'"
             )
-        check_slots(verbs=verbs, nouns=nouns)
         self.verbs, self.nouns, self.limit = verbs, nouns, limit
         self.tokenizer = tokenizer
         self.captions = Captions(captions, tokenizer, limit=limit)

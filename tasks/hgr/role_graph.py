@@ -27,7 +27,6 @@ ROLES = (
 )
 VERB, NOUN = "V", "NOUN"
 _NUMBER = {name: number for number, name in enumerate(ROLES)}
-MOST_SLOTS = 255
 _ROOT = "ROOT"
 _WHAT = (
     'role graphs in HGR\'s form, {sentence: [{id: {"role", "spans", ...}}, [[source, target, role], ...]]}'
@@ -35,14 +34,12 @@ _WHAT = (
 _OTHERS = re.compile(r"[\W_]+")  # all but letters and digits
 
 
-def plain_role(role: str) -> str:
-    """Return a role without the prefix `C-` (continues an earlier phrase) or `R-` (refers to one)."""
-    return role[2:] if role.startswith(("C-", "R-")) else role
-
-
 def role_number(role: str) -> int:
-    """Return the id of a role after `plain_role`; unknown roles have the id of NOUN."""
-    return _NUMBER.get(plain_role(role), _NUMBER[NOUN])
+    """Return the id of a role without the prefix `C-` (continues an earlier phrase) or `R-` (refers to one).
+
+    Unknown roles have the id of NOUN.
+    """
+    return _NUMBER.get(re.sub("^[CR]-", "", role), _NUMBER[NOUN])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,14 +153,6 @@ class RoleSlots:
     spans: dict[int, tuple[int, ...]]
     roles: dict[int, int]
     edges: tuple[tuple[int, int], ...]
-
-
-def check_slots(*, verbs: int, nouns: int) -> None:
-    """Raise InputError if a number of slots is below 1, or the sum exceeds MOST_SLOTS."""
-    if min(verbs, nouns) < 1 or verbs + nouns > MOST_SLOTS:
-        raise InputError(
-            f"{verbs} verbs and {nouns} nouns: expected at least one slot of each and at most {MOST_SLOTS} in all"
-        )
 
 
 def cut(graph: RoleGraph, *, verbs: int, nouns: int, length: int) -> RoleSlots:

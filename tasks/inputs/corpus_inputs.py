@@ -25,6 +25,7 @@ from polypool.infra.store import FeatureStore
 from polypool.infra.tracking import Source
 from polypool.tasks.datasets.corpus import Corpus, Item, QuestionCorpus
 from polypool.tasks.datasets.readers.folders import Listing
+from polypool.tasks.datasets.splits import SPLITS
 from polypool.tasks.inputs.augmentations import Drop, MaskReplaceDelete
 from polypool.tasks.inputs.texts import (
     NewTexts,
@@ -47,7 +48,6 @@ from polypool.tasks.inputs.visuals import (
 from polypool.tasks.run import Run, named_encoder
 from polypool.tasks.scoring.records import LEFT_OUT, ORIGIN
 
-SPLITS = ("train", "val", "test")
 OTHER_EXTRACTOR = "other_extractor"
 """Name of the tag of runs on features from another backbone than their recipe's."""
 
@@ -181,29 +181,10 @@ class CorpusInputs:
         Raises:
             InputError: images, videos or texts without features, or settings that do not fit together.
         """
-        store = self.store
-        if store is None and self.modality == "video":
+        if self.store is not None:
+            self._check_features(self.store)
+        elif self.modality == "video":
             check_frames(self.run.data.max_frames)
-        for split in self.splits_read:
-            if store is None:
-                break
-            ids = [id for id, *_ in self.corpus.paths(split)]
-            if lacking := [id for id, row in zip(ids, store.find(ids), strict=True) if row < 0]:
-                raise InputError(
-                    f"{store.folder}: {len(lacking):,} of {len(ids):,} {self.modality}s of the split {split!r} "
-                    f"have no features, such as {', '.join(lacking[:5])}; {self._remedy(store, lacking, ids)}"
-                )
-        if store and self.other_extractor:
-            print(
-                f"note: {store.folder}: features of {self.other_extractor}, where the recipe has "
-                f"{self.run.data.extractor}: the scores do not reproduce the recipe (tag data.{OTHER_EXTRACTOR})",
-                file=sys.stderr,
-            )
-        if store and not store.manifest.statistics and self.visual_spec.params.get("standardise") == "auto":
-            print(
-                f"note: {store.folder}: features are not standardised, as their store has no statistics: {LACKING}",
-                file=sys.stderr,
-            )
         self.visual_augmentation()
         self.text_augmentation()
         if self.text_store is None:
@@ -220,6 +201,26 @@ class CorpusInputs:
             )
         for split in self.splits_read:
             self.corpus_texts(split)
+
+    def _check_features(self, store: FeatureStore) -> None:
+        for split in self.splits_read:
+            ids = [id for id, *_ in self.corpus.paths(split)]
+            if lacking := [id for id, row in zip(ids, store.find(ids), strict=True) if row < 0]:
+                raise InputError(
+                    f"{store.folder}: {len(lacking):,} of {len(ids):,} {self.modality}s of the split {split!r} "
+                    f"have no features, such as {', '.join(lacking[:5])}; {self._remedy(store, lacking, ids)}"
+                )
+        if self.other_extractor:
+            print(
+                f"note: {store.folder}: features of {self.other_extractor}, where the recipe has "
+                f"{self.run.data.extractor}: the scores do not reproduce the recipe (tag data.{OTHER_EXTRACTOR})",
+                file=sys.stderr,
+            )
+        if not store.manifest.statistics and self.visual_spec.params.get("standardise") == "auto":
+            print(
+                f"note: {store.folder}: features are not standardised, as their store has no statistics: {LACKING}",
+                file=sys.stderr,
+            )
 
     @property
     def splits_read(self) -> tuple[str, ...]:

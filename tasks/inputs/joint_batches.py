@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -94,13 +93,9 @@ class JointData:
 
     def batch(self, index_B: np.ndarray, *, seed: int, epoch: int) -> Batch:
         """Return a batch of one task, augmented by its round instead of the common epoch."""
-        member, own_B, round_ = self._own(index_B)
-        batch = self.members[member].batch(own_B, seed=seed, epoch=round_)
+        round_B, number_B = np.divmod(index_B, len(self))
+        ends = np.cumsum(self.sizes)
+        member = int(np.searchsorted(ends, number_B[0], side="right"))
+        own_B = number_B - (ends[member] - self.sizes[member])
+        batch = self.members[member].batch(own_B, seed=seed, epoch=int(round_B[0]))
         return batch | {MEMBER: torch.full((len(index_B),), member)}
-
-    def _own(self, index_B: np.ndarray) -> tuple[int, np.ndarray, int]:
-        """Return the task of some samples, their numbers in its data set, and the round."""
-        round_B, place_B = np.divmod(index_B, len(self))
-        starts = np.array([*chain([0], np.cumsum(self.sizes))])
-        member = int(np.searchsorted(starts, place_B[0], side="right")) - 1
-        return member, place_B - starts[member], int(round_B[0])

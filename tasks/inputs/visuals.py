@@ -35,6 +35,7 @@ from polypool.tasks.inputs.augmentations import Draw, Drop
 
 Modality = Literal["image", "video"]
 _STREAM = 2  # of random numbers; augmentations use 0 and 1
+_decoder = cache(choose_decoder)  # which starts a process
 
 
 class VisualFiles(ABC):
@@ -157,11 +158,6 @@ def check_frames(frames: int) -> None:
         )
 
 
-@cache
-def _decoder() -> str:
-    return choose_decoder()
-
-
 def visual_files(
     paths: Sequence[Path], *, modality: Modality, frames: int, transform: ImageTransform, **how: Any
 ) -> VisualFiles:
@@ -269,7 +265,7 @@ class MemorySets:
         """Return the sets `(B, N, F)` as they are, zeros in the pads, and their mask."""
         sets = [torch.from_numpy(self._sets[item]) for item in item_B.tolist()]
         size_B = torch.tensor([len(x_NF) for x_NF in sets])
-        x_BNF = torch.nn.utils.rnn.pad_sequence(sets, batch_first=True)
+        x_BNF = pad_sequence(sets, batch_first=True)
         return x_BNF, torch.arange(x_BNF.shape[1]) < size_B[:, None]
 
 

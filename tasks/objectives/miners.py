@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from polypool.infra.errors import InputError
+from polypool.infra.fields import at_least, require
 from polypool.infra.registry import MINERS
 from polypool.tasks.objectives.objective import lowest, pairs_and_negatives
 
@@ -127,8 +127,7 @@ class Hard(Miner):
     """
 
     def __init__(self, *, k: int = 1) -> None:
-        if k < 1:
-            raise InputError(f"k must be at least 1, not {k}")
+        require(at_least(1), k=k)
         self.k = k
 
     def choose(self, scores: BatchScores) -> Mined:

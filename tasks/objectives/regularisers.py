@@ -236,11 +236,7 @@ class VIB(Regulariser):
     of_distributions = True
 
     def forward(self, visual: Embeddings, text: Embeddings) -> Tensor:
-        """Return the sum of both modalities' divergences, a scalar.
-
-        Raises:
-            InputError: the embeddings are not distributions.
-        """
+        """Return the sum of both modalities' divergences, a scalar."""
         one, other = (_divergence(*mean_and_log_variance(side.vectors)) for side in (visual, text))
         return one + other
 

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from polypool.infra.fields import at_least, one_of, require
 from polypool.infra.registry import MINERS, OBJECTIVES
-from polypool.tasks.objectives.miners import All, BatchScores, MinedNegatives, Miner
+from polypool.tasks.objectives.miners import All, BatchScores, MinedNegatives
 from polypool.tasks.objectives.objective import Objective, lowest
 
 
@@ -47,7 +47,8 @@ class Triplet(Objective):
         self, sim_VT: Tensor, row_T: Tensor, positive_VT: Tensor, *, epoch: float
     ) -> dict[str, Tensor]:
         scores = BatchScores.of(sim_VT, row_T, positive_VT, sim_VT=sim_VT)
-        mined = self.mining(epoch).choose(scores)
+        miner = self.first if epoch < self.warmup_epochs else self.miner
+        mined = miner.choose(scores)
         of_text, of_visual = (
             self._cost(scores.pair_T, side.of_pairs()) for side in (mined.to_text, mined.to_visual)
         )
@@ -56,10 +57,6 @@ class Triplet(Objective):
     @property
     def target_gap(self) -> float:
         return self.margin
-
-    def mining(self, epoch: float) -> Miner:
-        """Return the miner for an epoch: all negatives during the warm-up."""
-        return self.first if epoch < self.warmup_epochs else self.miner
 
     def _cost(self, pair_T: Tensor, chosen: MinedNegatives) -> Tensor:
         """Return the reduced hinges of one direction."""

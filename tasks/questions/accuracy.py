@@ -28,8 +28,6 @@ from itertools import chain
 
 import numpy as np
 
-from polypool.infra.errors import InputError, unknown
-
 _PUNCTUATION = ';/[]"{}()=+\\_-><@`,?!'
 _ANY_PUNCTUATION = re.compile(f"[{re.escape(_PUNCTUATION)}]")
 _DIGITS_AND_COMMA = re.compile(r"\d,\d")
@@ -156,34 +154,17 @@ class HumanAnswers:
 
     Args:
         answers: raw answers of each question; at least one.
-
-    Raises:
-        InputError: a question has none.
     """
 
     def __init__(self, answers: Sequence[Sequence[str]]) -> None:
         self.count_Q = np.fromiter(map(len, answers), np.int64, len(answers))
-        if not self.count_Q.all():
-            number = int(np.flatnonzero(self.count_Q == 0)[0])
-            raise InputError(f"question {number} has no answers: its accuracy is not defined; leave it out")
+        assert self.count_Q.all(), "without answers, the accuracy is not defined"
         self._raw = _Numbering()
         self._raw_A = self._raw.of(chain.from_iterable(answers), count=int(self.count_Q.sum()))
         self._start_Q = np.cumsum(self.count_Q) - self.count_Q
 
-    def __len__(self) -> int:
-        return len(self.count_Q)
-
     def accuracy(self, predictions: Sequence[str], *, version: str = "2021") -> np.ndarray:
-        """Return the accuracy of one prediction per question, `(Q,)` float64 in [0, 1].
-
-        Raises:
-            InputError: an unknown version, or another number of predictions.
-        """
-        if version not in _RULES:
-            raise unknown("version of VQA's accuracy", version, _RULES)
-        self._check(predictions)
-        if not len(self):
-            return np.zeros(0)
+        """Return the accuracy of one prediction per question, `(Q,)` float64 in [0, 1]."""
         rule, names, raw = _RULES[version], _Numbering(), _Numbering()
         alike_A = names.of(map(rule.alike, self._raw))[self._raw_A]
         same_Q = np.logical_and.reduceat(alike_A == self._spread(alike_A[self._start_Q]), self._start_Q)
@@ -195,29 +176,22 @@ class HumanAnswers:
             names.of(map(rule.guess, raw))[raw_Q],
             names.of(map(_normalised, raw))[raw_Q],
         )
-        match_Q = np.add.reduceat(human_A == self._spread(predicted_Q), self._start_Q, dtype=np.int64)
-        return _accuracy(match_Q, self.count_Q)
+        match_Q = self._matches(human_A, predicted_Q)
+        # a matching answer has one match fewer among the others
+        equal_Q = match_Q * np.clip(match_Q - 1, 0, 3)
+        other_Q = (self.count_Q - match_Q) * np.clip(match_Q, 0, 3)
+        return (equal_Q + other_Q) / (3 * self.count_Q)
 
     def exact_match(self, predictions: Sequence[str]) -> np.ndarray:
-        """Return the share of each question's answers that equal its prediction, `(Q,)` float64 from 0 to 1.
-
-        Raises:
-            InputError: another number of predictions.
-        """
-        self._check(predictions)
-        if not len(self):
-            return np.zeros(0)
+        """Return the share of each question's answers that equal its prediction, `(Q,)` float64 from 0 to 1."""
         names = _Numbering()
         human_A = names.of(map(vocabulary_answer, self._raw))[self._raw_A]
         predicted_Q = names.of(map(vocabulary_answer, predictions))
-        match_Q = np.add.reduceat(human_A == self._spread(predicted_Q), self._start_Q, dtype=np.int64)
-        return match_Q / self.count_Q
+        return self._matches(human_A, predicted_Q) / self.count_Q
 
-    def _check(self, predictions: Sequence[str]) -> None:
-        if len(predictions) != len(self):
-            raise InputError(
-                f"{len(predictions):,} predictions for {len(self):,} questions; expected one for each"
-            )
+    def _matches(self, human_A: np.ndarray, predicted_Q: np.ndarray) -> np.ndarray:
+        """Return the number of human answers equal to each prediction, by the numbers of their normalised forms."""
+        return np.add.reduceat(human_A == self._spread(predicted_Q), self._start_Q, dtype=np.int64)
 
     def _spread(self, value_Q: np.ndarray) -> np.ndarray:
         return np.repeat(value_Q, self.count_Q)
@@ -229,13 +203,6 @@ class _Numbering(dict[str, int]):
     def of(self, strings: Iterable[str], *, count: int = -1) -> np.ndarray:
         """Return the strings' numbers, int64."""
         return np.fromiter((self.setdefault(string, len(self)) for string in strings), np.int64, count)
-
-
-def _accuracy(match_Q: np.ndarray, count_Q: np.ndarray) -> np.ndarray:
-    """Return the mean over the answers; a matching answer has one match fewer among the others."""
-    equal_Q = match_Q * np.clip(match_Q - 1, 0, 3)
-    other_Q = (count_Q - match_Q) * np.clip(match_Q, 0, 3)
-    return (equal_Q + other_Q) / (3 * count_Q)
 
 
 def global_pool(
@@ -250,12 +217,7 @@ def global_pool(
         accuracy_Q: `(Q,)`, in [0, 1].
         answer_types: of each question; optional.
         question_types: of each question; optional.
-
-    Raises:
-        InputError: no questions.
     """
-    if not len(accuracy_Q):
-        raise InputError("there are no questions to take the mean accuracy of")
     groups = [_GROUPS.get(kind, kind and f"answer/{kind}") for kind in answer_types]
     kinds = [kind and f"type/{kind}" for kind in question_types]
     return {

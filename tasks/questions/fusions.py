@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from polypool.encoders.encoder import xavier_linear
 from polypool.infra.compute.dropout import Dropout
-from polypool.infra.errors import InputError
+from polypool.infra.fields import at_least, require
 from polypool.infra.registry import FUSIONS
 
 
@@ -62,8 +62,7 @@ class Product(Fusion):
     def __init__(self, visual: int, text: int, *, width: int | None = None, dropout: float = 0.0) -> None:
         super().__init__()
         self.width = max(visual, text) if width is None else width
-        if self.width < 1:
-            raise InputError(f"product(width={width}): the width must be at least 1")
+        require(at_least(1), width=self.width)
         self.visual, self.text = xavier_linear(visual, self.width), xavier_linear(text, self.width)
         self.dropout = Dropout(dropout)
 

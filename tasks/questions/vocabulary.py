@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from polypool.infra.errors import InputError
+from polypool.infra.fields import at_least, require
 from polypool.infra.ragged import ragged
 from polypool.tasks.datasets.corpus import Question, QuestionCorpus
 from polypool.tasks.questions.accuracy import EXACT_MATCH, vocabulary_answer
@@ -32,19 +33,12 @@ class AnswerVocabulary:
     """The answers with a class in a classifier, in its order.
 
     Args:
-        answers: unique answers; `build` counts them.
-
-    Raises:
-        InputError: no answers, or duplicates.
+        answers: unique answers, at least one; `build` counts them.
     """
 
     def __init__(self, answers: Sequence[str]) -> None:
         self.answers = tuple(answers)
         self._index = {answer: number for number, answer in enumerate(self.answers)}
-        if not self.answers or len(self._index) < len(self.answers):
-            raise InputError(
-                f"{len(self.answers):,} answers, {len(self._index):,} different: expected some, each once"
-            )
 
     @classmethod
     def of(cls, corpus: QuestionCorpus, source: str, *, min_count: int) -> AnswerVocabulary:
@@ -64,8 +58,7 @@ class AnswerVocabulary:
         Raises:
             InputError: `min_count` is below 1, or no answer is that frequent.
         """
-        if min_count < 1:
-            raise InputError(f"min_count={min_count}: expected 1 or more")
+        require(at_least(1), min_count=min_count)
         raw_counts = Counter(labels)
         counts = Counter[str]()
         for label, count in raw_counts.items():

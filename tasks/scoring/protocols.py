@@ -84,17 +84,6 @@ class ScoringProtocol:
             raise InputError(f"protocol {self.name!r} {why}; it cannot be rescored by {how}")
         return replace(self, name=f"{self.name}-{how}", about=f"{self.about}; {RESCORED[how]}", rescore=how)
 
-    def with_vectors(self, k: int) -> ScoringProtocol:
-        """Return the protocol with only the first `k` vectors of each set compared, under a derived name.
-
-        Raises:
-            InputError: k is below 1.
-        """
-        if k < 1:
-            raise InputError(f"vectors={k}: at least 1 vector of each set must be compared, such as 4")
-        name, about = f"{self.name}{VECTORS}{k}", f"{self.about}; {k} vectors of each set are compared"
-        return replace(self, name=name, about=about, vectors=k)
-
     def fits(self, items: int, captions: int) -> bool:
         """Whether a split of this size can be scored."""
         expected = self.items or items, self.captions or captions
@@ -241,11 +230,15 @@ def protocol_named(name: str) -> ScoringProtocol:
     exact, mark, k = name.partition(VECTORS)
     if exact not in PROTOCOLS:
         raise unknown("protocol", exact, PROTOCOLS)
+    protocol = PROTOCOLS[exact]
     if not mark:
-        return PROTOCOLS[exact]
-    if not re.fullmatch(r"-?[0-9]+", k):
-        raise InputError(f"protocol {name!r}: expected a number after {mark!r}, such as {exact}{mark}4")
-    return PROTOCOLS[exact].with_vectors(int(k))
+        return protocol
+    if not re.fullmatch("[1-9][0-9]*", k):
+        raise InputError(
+            f"protocol {name!r}: expected a number from 1 after {mark!r}, such as {exact}{mark}4"
+        )
+    about = f"{protocol.about}; {k} vectors of each set are compared"
+    return replace(protocol, name=name, about=about, vectors=int(k))
 
 
 def _base_and_rescoring(name: str) -> tuple[str, Rescore | Literal[""]]:
@@ -296,10 +289,7 @@ def is_for_test(name: str) -> bool:
     """Whether a protocol with this name is for the test split."""
     if _base_and_rescoring(name)[0].partition(VECTORS)[0] not in PROTOCOLS:
         return False  # skip the slow search for similar names in `unknown`: there may be thousands of names
-    try:
-        return protocol_named(name).split == "test"
-    except InputError:
-        return False
+    return protocol_named(name).split == "test"
 
 
 def warnings_of(names: Iterable[str]) -> list[str]:

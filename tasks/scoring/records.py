@@ -16,6 +16,7 @@ from typing import Any
 
 from polypool.infra.errors import InputError
 from polypool.infra.fields import from_plain
+from polypool.infra.files import parse_json
 from polypool.tasks.adapter import Metric, QueryMetric
 
 TAG = "metrics."
@@ -29,6 +30,7 @@ TRAINED_ON = "trained_on"
 FOLDER = "metrics"  # artifact folder of the descriptions of metrics
 QUERIES = "per_query"  # artifact folder of per-query results
 _DIGEST = "sha256:"
+_WHAT = "descriptions of metrics, which `polypool evaluate` writes"
 
 
 def file_name(protocol: str) -> str:
@@ -82,11 +84,9 @@ def metrics_from(
         raise InputError(
             f"run {run}: the tag {TAG}{protocol} is not that of {name}; score the run again with `polypool evaluate`"
         )
-    metrics = _read(tuple[Metric, ...], text, where=f"run {run}: {name}")
-    if not metrics:
-        raise InputError(f"run {run}: {name} describes no metric, expected at least the primary one")
-    _BY_DIGEST[tag] = metrics
-    return metrics
+    where = f"run {run}: {name}"
+    _BY_DIGEST[tag] = from_plain(tuple[Metric, ...], parse_json(text, where=where, what=_WHAT), where=where)
+    return _BY_DIGEST[tag]
 
 
 _BY_DIGEST: dict[str, tuple[Metric, ...]] = {}
@@ -103,7 +103,9 @@ def queries_from(text: str, *, where: str) -> tuple[QueryMetric, ...]:
     Raises:
         InputError: invalid JSON; the message starts with `where` and names place and field.
     """
-    return _read(tuple[QueryMetric, ...], text, where=where)
+    return from_plain(
+        tuple[QueryMetric, ...], parse_json(text.encode(), where=where, what=_WHAT), where=where
+    )
 
 
 def _plain(record: Any) -> dict[str, Any]:
@@ -118,13 +120,3 @@ def _plain(record: Any) -> dict[str, Any]:
         for name, (value, default) in fields.items()
         if value != default and not (isinstance(value, float) and math.isnan(value))
     }
-
-
-def _read(kind: Any, text: str | bytes, *, where: str) -> Any:
-    try:
-        values = json.loads(text)
-    except (ValueError, RecursionError) as error:  # not only JSONDecodeError: numbers of over 4,300 digits
-        raise InputError(
-            f"{where} is no JSON: {error}; score the run again with `polypool evaluate`"
-        ) from None
-    return from_plain(kind, values, where=where)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from polypool.infra.errors import InputError
 from polypool.tasks.adapter import Score
+from polypool.tasks.models.dual_encoder import SplitEmbeddings
 
 
 @runtime_checkable
@@ -34,18 +35,6 @@ class PairsScore(Protocol):
 
     def of_all(self, row_V: np.ndarray, column_T: np.ndarray) -> Tensor:
         """Return the scores of some images against some captions, `(V, T)`."""
-
-
-@runtime_checkable
-class VectorsScore(Protocol):
-    """A `Score` of embeddings that may be sets, which can be restricted to their first vectors."""
-
-    def first(self, k: int) -> Score:
-        """Return the scores by the first `k` vectors of each set.
-
-        Raises:
-            InputError: there are fewer, or the embeddings are not sets.
-        """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +76,7 @@ def first_vectors(score: Score, k: int) -> Score:
         return ScoreWithBank(
             score=first_vectors(score.score, k), bank=replace(bank, items=items, captions=captions)
         )
-    if not isinstance(score, VectorsScore):
+    if not isinstance(score, SplitEmbeddings):
         raise InputError(
             "the first vectors of sets are compared for one model that encodes images and captions apart; evaluate the "
             "members of an ensemble, and models of pairs, without vectors"

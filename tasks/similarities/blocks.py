@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from polypool.infra.errors import InputError
 from polypool.tasks.similarities.similarity import Similarity
 
 # Computes `(q, g)` scores, differentiably, from `(q, K, L, g)` products, which it may overwrite, and the slices of the
@@ -152,21 +151,6 @@ class SetSimilarity(Similarity):
 
 
 def as_sets(query: Tensor, gallery: Tensor) -> tuple[Tensor, Tensor]:
-    """Return embeddings as `(Q, K, D)` and `(G, L, D)`.
-
-    Raises:
-        InputError: they are neither vectors nor sets, or differ in width.
-    """
-    for embedding in (query, gallery):
-        if embedding.ndim not in (2, 3):
-            raise InputError(
-                f"embeddings are (B, D), or (B, K, D) where they are sets, not {tuple(embedding.shape)}; check the "
-                "aggregator"
-            )
-    if query.shape[-1] != gallery.shape[-1]:
-        raise InputError(
-            f"embeddings of width {query.shape[-1]} and {gallery.shape[-1]} cannot be compared; give both branches one "
-            "width"
-        )
+    """Return embeddings, `(Q, D)` or `(Q, K, D)` and `(G, D)` or `(G, L, D)`, as `(Q, K, D)` and `(G, L, D)`."""
     query, gallery = (x if x.ndim == 3 else x[:, None] for x in (query, gallery))
     return query, gallery

@@ -6,8 +6,7 @@ import copy
 
 from torch import Tensor, nn
 
-from polypool.infra.errors import unknown
-from polypool.infra.fields import at_least, require
+from polypool.infra.fields import at_least, one_of, require
 from polypool.infra.registry import SIMILARITIES
 from polypool.tasks.similarities.blocks import as_sets, in_blocks
 from polypool.tasks.similarities.similarity import Side, Similarity
@@ -38,8 +37,7 @@ class MaxSim(Similarity):
 
     def __init__(self, *, over: str = "both") -> None:
         super().__init__()
-        if over not in (choices := ("both", "text", "visual")):
-            raise unknown("modality of maxsim:", over, choices)
+        require(one_of("both", "text", "visual"), over=over)
         self.over, self.symmetric = over, over == "both"
 
     def between(self, query: Side, gallery: Side) -> Similarity:

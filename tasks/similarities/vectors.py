@@ -9,8 +9,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from polypool.infra.errors import InputError
-
 
 def l2_normalise(x: Tensor) -> Tensor:
     """Divide by the norm of the last axis plus 1e-8, as the VSE family does; a zero vector stays zero."""
@@ -46,16 +44,8 @@ def side_by_side(embeddings: Sequence[Tensor]) -> Tensor:
 
 
 def mean_and_log_variance(embedding: Tensor) -> tuple[Tensor, Tensor]:
-    """Return both parts of distributions `(B, 2, D)`, each `(B, D)`.
-
-    Raises:
-        InputError: the embeddings are not distributions.
-    """
-    if embedding.ndim != 3 or embedding.shape[1] != 2:
-        raise InputError(
-            f"an embedding that is a distribution has shape (B, 2, D), its mean and its log-variance, and this one "
-            f"{tuple(embedding.shape)}; choose an aggregator that makes distributions, such as probabilistic"
-        )
+    """Return both parts of distributions `(B, 2, D)`, each `(B, D)`."""
+    assert embedding.ndim == 3, "Parts.similarity refuses vectors"
     mean_BD, log_variance_BD = embedding.unbind(dim=1)
     return mean_BD, log_variance_BD
 

@@ -185,11 +185,6 @@ def test_empty_batch_has_empty_output_and_gradient(spec):
     assert x_BND.grad.shape == x_BND.shape
 
 
-def test_contract_check_supports_other_global_width():
-    torch.manual_seed(0)
-    check_aggregator(PIE(8, width=5), 8)
-
-
 class WithGlobal(TextSoftmax):
     """Add the global feature; pool all pairs by repeating the inputs."""
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from explicit import hold_to_formula
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from polypool.aggregators.random_sets import random_sets
@@ -24,6 +24,31 @@ def test_untrained_aggregators_give_the_mean(spec):
     x_BND = normalize(x_BND.abs(), dim=-1)
     out_BD = AGGREGATORS.build(spec, 6)(x_BND, mask_BN).vectors
     torch.testing.assert_close(normalize(out_BD), normalize(x_BND.mean(dim=1)))
+
+
+DEVIATIONS = {
+    "map": lambda inputs, outputs: (2 / (inputs + outputs)) ** 0.5,
+    "pie(k=64)": lambda inputs, outputs: (2 / (inputs + outputs)) ** 0.5,
+    "nextvlad": lambda inputs, outputs: (2 / inputs) ** 0.5,
+    "cait": lambda inputs, outputs: 0.02,
+    "qformer": lambda inputs, outputs: 0.02,
+}
+
+
+@pytest.mark.parametrize("spec", DEVIATIONS)
+def test_linear_maps_start_at_published_deviation_without_bias(spec):
+    torch.manual_seed(0)
+    for linear in AGGREGATORS.build(spec, 64).modules():
+        if isinstance(linear, nn.Linear):
+            expected = DEVIATIONS[spec](linear.in_features, linear.out_features)
+            assert linear.weight.detach().std().item() == pytest.approx(expected, rel=0.1)
+            assert linear.bias is None or linear.bias.abs().max() < 1e-5
+
+
+def test_xpool_maps_start_as_identity():
+    module, x_BND = AGGREGATORS.build("xpool", 6).eval(), torch.randn(1, 1, 6)
+    for linear in (part for part in module.modules() if isinstance(part, nn.Linear)):
+        assert torch.equal(linear(x_BND), x_BND)
 
 
 def test_gem_stays_finite_on_underflow():

@@ -1,30 +1,13 @@
-"""Clusters of `agc`, weights of `constbert`, probabilities of `ts2_select`, edge cases of `laps`."""
+"""Weights of `constbert`, probabilities of `ts2_select`, edge cases of `laps`."""
 
 import torch
 from explicit import Weights, hold_to_formula
 from torch import Tensor
-from torch.nn.functional import cosine_similarity
 
 from polypool.aggregators.aggregator import Context
 from polypool.aggregators.random_sets import random_sets
 from polypool.aggregators.selections.ts2_select import chosen
 from polypool.infra.registry import AGGREGATORS
-
-
-def test_agc_clusters_around_most_salient_elements():
-    def agc(x_ND: Tensor, p: Weights) -> Tensor:
-        key_NHE = (x_ND @ p["key.weight"].T).unflatten(1, (2, 3))
-        queries = [(key_NHE * query_HE).sum(dim=2) / 3**0.5 for query_HE in p["query_QHE"]]
-        attention = [logit_NH.softmax(dim=0).mean(dim=1) for logit_NH in queries]
-        salience_N = sum(attention_N.softmax(dim=0) for attention_N in attention) / len(attention)
-        centres = sorted(range(len(x_ND)), key=lambda n: -salience_N[n])[:3]
-        clusters = {centre: [] for centre in centres}
-        for n, x_D in enumerate(x_ND):
-            clusters[max(centres, key=lambda c: cosine_similarity(x_D, x_ND[c], dim=0))].append(n)
-        rows = [salience_N[of] @ x_ND[of] / salience_N[of].sum() for of in clusters.values()]
-        return torch.stack([*rows, *[torch.zeros(6).double()] * (3 - len(rows))])
-
-    hold_to_formula("agc(k=3, queries=2, heads=2)", agc)
 
 
 def test_constbert_has_a_weight_per_vector_and_position():

@@ -5,13 +5,11 @@ the same encoders, similarity, objective and data, one is trained; the others on
 their model, as test_recipes.py trains their aggregators.
 """
 
-import asyncio
 import glob
 import os
 import re
 import shlex
 import shutil
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,8 +18,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from describing import in_this_process
 from downloads import cache_models, write_downloads, write_vectors
+from fake_extractor import in_this_process
 from places import ROOT
 from small import SMALL, shallow_networks, small_parts, write_weights
 from tiny_models import save_bert, save_resnet, save_vit
@@ -192,12 +190,12 @@ def code_of(config: Run | Ensemble, page: str) -> set[str]:
     return {" ".join((*names, config.data.sample)), f"{config.data.dataset} of {page}"}
 
 
-def walk(page: str, trained: set[str], elsewhere: Path) -> Counter[str]:
+def walk(page: str, trained: set[str], elsewhere: Path) -> None:
     """Train or prepare the rows of a page, then evaluate the runs.
 
-    The first row runs in the home, the others in another folder. Returns the number of commands of each kind.
+    The first row runs in the home, the others in another folder.
     """
-    done, runs = Counter[str](), dict[str, str]()
+    runs: dict[str, str] = {}
     for number, line in enumerate(read_page(page).rows):
         if number == 1:
             os.chdir(elsewhere)
@@ -205,40 +203,31 @@ def walk(page: str, trained: set[str], elsewhere: Path) -> Counter[str]:
         if verb != "train":
             words = [runs.get("coco", "") if word == "RUN" else word for word in words]
             do(shlex.join(["polypool", verb, *words, *(PLAN if verb == "sweep" else ())]))
-            done[verb] += 1
         elif len(words) == 1 and (code := code_of(config := read_config(words[0]), page) - trained):
             trained |= {words[0], *code}
             run_id = train(line)
             if isinstance(config, Run):
                 runs[config.data.dataset] = run_id
-            done["trained"] += 1
         else:
             config = read_config(words[0], words[1:])
             for made in [(name,) for name in config.members] if isinstance(config, Ensemble) else [(*words,)]:
                 if " ".join(made) not in trained:
                     prepare(small(*made)).model()
                     trained.add(" ".join(made))
-            done["prepared"] += 1
     for protocol in dict.fromkeys(re.findall(r"^### .* under `(.+)`", text_of(page), flags=re.MULTILINE)):
         dataset = {"f30k": "flickr30k", "vqa": "vqa2"}.get(name := protocol.partition("-")[0], name)
         do(f"polypool evaluate {runs[dataset]} --protocol {protocol}")
-        done["evaluated"] += 1
-    return done
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page != "hgr"])
 def test_page_rows_train_from_home_and_other_folders(page, home, trained, tmp_path, monkeypatch):
     monkeypatch.chdir(home)
-    report(page, walk(page, trained, tmp_path))
-
-
-def report(page: str, done: Counter[str]) -> None:
-    print(f"\n{page}: {', '.join(f'{count} {how}' for how, count in done.items())}")
+    walk(page, trained, tmp_path)
 
 
 def test_hgr_rows_train_on_the_data_of_its_release(downloads, trained, tmp_path):
     with home_with(downloads, tmp_path / "h", [read_page("hgr").data]):
-        report("hgr", walk("hgr", trained, tmp_path))
+        walk("hgr", trained, tmp_path)
 
 
 def test_vqa2_commands_write_leaderboard_files(home, monkeypatch):
@@ -261,22 +250,22 @@ def test_alternative_data_commands_support_training(block, downloads, tmp_path):
     with home_with(downloads, tmp_path / "h", [block]):
         lines = [line for page in PAGES for line in read_page(page).rows if " train " in line]
         configs = [(line, read_config(*shlex.split(line)[2:3])) for line in lines]
-        train(next(line for line, run in configs if isinstance(run, Run) and all(map(exists, files(run)))))
-
-
-def exists(path: str) -> bool:
-    return Path(path).exists()
+        train(
+            next(
+                line for line, run in configs if isinstance(run, Run) and all(map(os.path.exists, files(run)))
+            )
+        )
 
 
 def test_one_row_per_page_trains_as_two_worker_job(home, tmp_path):
     with private_head(cpus=2) as head:
-        asyncio.run(jobs(head, home, tmp_path))
+        submit(head, home, tmp_path)
     runs = [run for run in find_runs(tracking_uri(home), "jobs") if run.params["workers"] == "2"]
     assert len(runs) == len(JOBS)
     assert all(run.metrics["test/score"] >= 0 for run in runs)
 
 
-async def jobs(head: JobServer, home: Path, folder: Path) -> None:
+def submit(head: JobServer, home: Path, folder: Path) -> None:
     """Submit one row of each page after another, from a folder other than the home."""
     (folder / "empty").mkdir()
     for name in JOBS:
@@ -295,4 +284,4 @@ async def jobs(head: JobServer, home: Path, folder: Path) -> None:
             "jobs",
         ]
         env = {"POLYPOOL_HOME": str(home), "PYTHONPATH": str(ROOT), "RAY_worker_niceness": "0"}
-        await head.run(["python", "-m", "polypool", *words], folder=folder / "empty", env=env, show=print)
+        head.run(["python", "-m", "polypool", *words], folder=folder / "empty", env=env, show=print)

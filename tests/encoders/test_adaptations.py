@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from tiny_models import save_bert, save_clip, save_vit
 from toy import FolderReport, same_weights, trainer_of
 
-from polypool.encoders.adaptations import adapt, adapted, left_out, merge
+from polypool.encoders.adaptations import adapt, left_out, merge
 from polypool.encoders.adaptations.lora import Lora
 from polypool.encoders.encoder import recompute
 from polypool.infra.checks import run_checks
@@ -64,20 +64,6 @@ def test_lora_starts_unchanged_and_follows_its_formula(bert):
             changed += 1
     assert changed == 4, "expected query and three dense maps of one layer"
     torch.testing.assert_close(encoder(*tokens())[0], plain(*tokens())[0], rtol=1e-12, atol=1e-12)
-
-
-def test_merge_removes_adaptation_and_keeps_output(bert):
-    plain, encoder = built(bert), built(bert)
-    adapt(encoder, ADAPTATIONS.build("lora(r=2, parts=all)"))
-    assert [prefix for *_, prefix in adapted(encoder)] == [""]
-    random_updates(encoder)
-    before = encoder(*tokens())[0]
-    merge(encoder)
-    torch.testing.assert_close(encoder(*tokens())[0], before)
-    assert encoder.state_dict().keys() == plain.state_dict().keys()
-    assert all(weight.requires_grad for weight in encoder.parameters())
-    assert not left_out(encoder)
-    assert not [*adapted(encoder)]
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from polypool.encoders.visual.pixels import IMAGENET
 from polypool.encoders.visual.resnet import (
     FrozenBatchNorm,
     ResNet,
+    fill,
     read_weights,
     resnet_weights,
 )
@@ -142,7 +143,7 @@ def test_invalid_weight_files_are_refused(tmp_path, held, message):
     elif held:
         torch.save(held, path)
     with pytest.raises(InputError, match=message):
-        resnet_weights(read_weights(path), where=str(path))
+        fill(ResNet(**TINY), resnet_weights(read_weights(path)), where=path)
 
 
 def test_cnn_projects_map_cells_row_by_row(monkeypatch):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from polypool.encoders.elements import Rows, map_elements
+from polypool.encoders.elements import Rows
 from polypool.encoders.visual.stored import Regions, StackedRegions
 
 
@@ -59,13 +59,3 @@ def test_batch_norm_encoders_ignore_padding(kind, sizes, longest):
     torch.testing.assert_close(gradients, [weight.grad for weight in encoder.parameters()])
     torch.testing.assert_close(mean_D, 0.1 * down_RH.mean(dim=0))
     torch.testing.assert_close(variance_D, 0.9 + 0.1 * down_RH.var(dim=0))
-
-
-def test_map_elements_gradients_ignore_padding():
-    x_BNF, mask_BN = padded([30, 50, 1], 50)
-    linear = nn.Linear(5, 3).double()
-    map_elements(linear, x_BNF, mask_BN, prepared=lambda x_RF, _: x_RF)[mask_BN].pow(2).sum().backward()
-    found = linear.weight.grad.clone(), linear.bias.grad.clone()
-    linear.zero_grad()
-    linear(x_BNF[mask_BN]).pow(2).sum().backward()
-    torch.testing.assert_close(found, (linear.weight.grad, linear.bias.grad))

@@ -4,7 +4,7 @@ import unicodedata
 import numpy as np
 import pytest
 import torch
-from asking import as_on_a_gpu
+from gpu_paths import gpu_paths_on_cpu
 from tiny_models import save_bert
 
 from polypool.aggregators.ranks.gpo import GPO
@@ -308,7 +308,7 @@ def test_bert_gpu_path_matches_cpu(kind):
     mask_BL = torch.arange(12) < torch.tensor([12, 5])[:, None]
     token_BL = torch.randint(5, 13, (2, 12)) * mask_BL
     expected_BLD, _ = encoder(token_BL, mask_BL)
-    with as_on_a_gpu():
+    with gpu_paths_on_cpu():
         x_BLD, _ = encoder(token_BL, mask_BL)
     torch.testing.assert_close(x_BLD[mask_BL], expected_BLD[mask_BL])
 

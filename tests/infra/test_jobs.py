@@ -1,10 +1,8 @@
-import asyncio
 import os
 import re
 import secrets
 import signal
 import subprocess
-from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,9 +19,10 @@ from polypool.infra.ray import JobServer, _core_users, _shorten_folder, free_por
 pytestmark = pytest.mark.ray
 
 JOB = """
-import os
+import os, time
 from polypool.infra.paths import home
 print("home is", home())
+time.sleep(2)
 print("from", os.getcwd())
 print("SAID is", os.environ["SAID"])
 print("an end without a newline", end="")
@@ -56,12 +55,12 @@ def test_private_head_runs_jobs_and_cleans_up():
         folder = folder_of(head.address)
         assert alive(str(folder))
         shown = job(head, JOB, env={"SAID": "at length"})
-        assert f"home is {ROOT}" in shown, "the home of a job must be the project"
+        assert shown.count(f"home is {ROOT}") == 1, "a line must be shown once, and the home be the project"
         assert any(line.startswith(f"from {folder}") for line in shown)
         assert shown[-2:] == ["SAID is at length", "an end without a newline"]
         with pytest.raises(InputError, match=r"ended as FAILED \(.*exit code 3\); its output"):
             job(head, "raise SystemExit(3)")
-        stopped_when_nobody_waits(head)
+        stopped_by_interrupt(head)
     assert not folder.exists()
     assert soon_gone(str(folder))
 
@@ -73,24 +72,19 @@ def soon_gone(words: str) -> bool:
 
 def job(head: JobServer, code: str, *, env: dict[str, str] | None = None) -> list[str]:
     shown: list[str] = []
-    asyncio.run(head.run(["python", "-c", code], folder=ROOT, env=env or {}, show=shown.append))
+    head.run(["python", "-c", code], folder=ROOT, env=env or {}, show=shown.append)
     return shown
 
 
-def stopped_when_nobody_waits(head: JobServer) -> None:
+def stopped_by_interrupt(head: JobServer) -> None:
     endless = f"import time; print('started {(mark := secrets.token_hex(8))}', flush=True); time.sleep(600)"
 
-    async def leave() -> None:
-        started = asyncio.Event()
-        words = ["python", "-c", endless]
-        waiting = asyncio.create_task(head.run(words, folder=ROOT, env={}, show=lambda _: started.set()))
-        await started.wait()
+    def interrupt(line: str) -> None:
         assert alive(mark)
-        waiting.cancel()
-        with suppress(asyncio.CancelledError):
-            await waiting
+        raise KeyboardInterrupt
 
-    asyncio.run(leave())
+    with pytest.raises(KeyboardInterrupt):
+        head.run(["python", "-c", endless], folder=ROOT, env={}, show=interrupt)
     assert soon_gone(mark)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from corpora import make_corpus
-from kept import keep_run
+from untrained_runs import track_untrained
 
 from polypool.infra.errors import InputError
 from polypool.infra.locks import HeldError, Lock
@@ -56,7 +56,7 @@ def test_store_writer_locks_its_folder(tmp_path):
 
 
 def test_export_locks_its_output(home, tmp_path):
-    run_id = keep_run(make_corpus(home))
+    run_id = track_untrained(make_corpus(home))
     with refused(tmp_path / ".model.lock"):
         export(run_id, tmp_path / "model")
     export(run_id, tmp_path / "model")

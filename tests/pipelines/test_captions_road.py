@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from clips import write_clip
-from describing import in_this_process
+from fake_extractor import in_this_process
 from PIL import Image
 from verbs import called, ingested
 

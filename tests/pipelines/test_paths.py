@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import json
 import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from verbs import called
 import polypool as pp
 from polypool.aggregators.aggregator import Aggregator
 from polypool.infra.paths import FilePath, ModelName, here, home, keep_out_of_jobs
-from polypool.infra.ray import JobServer, private_head
+from polypool.infra.ray import private_head
 from polypool.infra.registry import AGGREGATORS, ENCODERS, KINDS, TASKS
 from polypool.infra.tracking import Tracker, find_runs, tracking_uri
 from polypool.pipelines.comparison.grouping import deviations
@@ -236,18 +237,14 @@ def test_glove_and_role_graph_recipe_trains_as_two_worker_job(places):
     ]
     shown: list[str] = []
 
-    async def run_after(holder: list[str], head: JobServer, env: dict[str, str]) -> None:
-        """Start the job while another one occupies all cores."""
-        holding = asyncio.Event()
-        first = head.run(holder, folder=there, env={}, show=lambda line: line == "holding" and holding.set())
-        task = asyncio.create_task(first)
-        await holding.wait()
-        await head.run(["python", "-m", "polypool", *words], folder=there, env=env, show=shown.append)
-        await task
-
-    with private_head(cpus=2) as head:
+    holding = threading.Event()
+    with private_head(cpus=2) as head, ThreadPoolExecutor(1) as pool:
+        hold = {"folder": there, "env": {}, "show": lambda line: line == "holding" and holding.set()}
+        holder = pool.submit(head.run, ["python", "-c", HOLDER], **hold)
+        assert holding.wait(120)
         env = {"POLYPOOL_HOME": str(at), "RAY_worker_niceness": "0", "PYTHONPATH": str(ROOT)}
-        asyncio.run(run_after(["python", "-c", HOLDER], head, env))
+        head.run(["python", "-m", "polypool", *words], folder=there, env=env, show=shown.append)
+        holder.result()
     (run,) = find_runs(tracking_uri(at), "polypool")
     assert run.params["workers"] == "2"
     assert run.params["model"] == f"hgr(graphs='{at}/data/msrvtt/sent2rolegraph.augment.json')"

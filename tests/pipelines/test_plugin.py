@@ -13,9 +13,9 @@ from textwrap import dedent
 import numpy as np
 import pytest
 from corpora import make_corpus
-from kept import keep_run
 from places import TESTS
 from programs import begin, end
+from untrained_runs import track_untrained
 from verbs import called
 
 from docs.generate.parts import part_list
@@ -236,7 +236,7 @@ def test_verbs_accept_or_refuse_plugin_task(home, said):
 
     assert f"run {ours}" in said("train", "rerun", ours, "--dry-run")
     assert re.search(rf"word_recall +then +{reached:.2f} +now +{reached:.2f}", said("train", "rerun", ours))
-    other = keep_run(retrieval)
+    other = track_untrained(retrieval)
     assert "cannot be one ensemble; give runs of one task" in said("evaluate", ours, other, refused=True)
     plan = said("sweep", "--recipes", "first_words", "--aggregators", "median", "max", "--dry-run")
     assert "2 trials" in plan
@@ -314,8 +314,8 @@ def test_search_works_with_plugin_encoder_and_aggregator(home):
     run = replace(
         make_corpus(home, train=24, val=12, test=20), visual="halves(width=16)", aggregator="median"
     )
-    shown = search(run_id=keep_run(run), query="a dog and a cat", k=3).splitlines()
+    shown = search(run_id=track_untrained(run), query="a dog and a cat", k=3).splitlines()
     assert [line.split()[0] for line in shown[1:4]] == ["1", "2", "3"]
     asked = replace(RECIPES.get("first_words")(), aggregator="median")
     with pytest.raises(InputError, match=r"the task 'first_word\(place=1\)' cannot be searched"):
-        search(run_id=keep_run(asked), query="a dog")
+        search(run_id=track_untrained(asked), query="a dog")

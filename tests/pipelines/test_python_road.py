@@ -1,7 +1,7 @@
 """User workflow in Python from a table to a search, and messages about invalid arguments."""
 
 import pytest
-from describing import in_this_process
+from fake_extractor import in_this_process
 from PIL import Image
 
 import polypool as pp

@@ -24,8 +24,9 @@ from polypool.tasks.run import Run
 from polypool.tasks.scoring.metric_specs import retrieval_queries
 from polypool.tasks.scoring.records import metrics_from, metrics_json, metrics_tag, queries_from, queries_json
 
+SURROGATE = "\ud800"  # refused with the whole file
 STRANGE = [
-    *(None, True, 7, -1, 0.5, 10**400, "text", "", "\ud800"),
+    *(None, True, 7, -1, 0.5, 10**400, "text", "", SURROGATE),
     *([], [None], ["a", 1], {}, {"a": None}, {"a": [1]}),
 ]
 """Replacement values; each field is tried with a quarter of them, in rotation."""
@@ -197,7 +198,8 @@ def test_mistyped_field_is_refused_by_name(name, files):
             try:
                 file.read(swapped(file.values, at, value))
             except InputError as error:
-                named = file.name in str(error) and str(at[0]) in str(error)
+                whole = value == SURROGATE or "changed since it was written" in str(error)
+                named = file.name in str(error) and (whole or str(at[0]) in str(error))
                 if not named and not right:  # a right type may break another rule
                     wrong.append(f"{case}: {error}")
             except Exception as error:

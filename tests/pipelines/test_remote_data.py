@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 from corpora import make_corpus
-from kept import keep_run
 from object_storage import KEYS, Bucket
 from searchable import with_texts
 from tiny_models import save_bert
+from untrained_runs import track_untrained
 from verbs import exit_code, run, sets_of
 
 import polypool
@@ -106,7 +106,7 @@ def test_ingest_writes_feature_store_to_bucket(bucket, tmp_path):
 
 
 def test_exported_remote_model_is_loaded_and_cached(bucket, tmp_path, capsys):
-    run_id, url = keep_run(make_corpus(tmp_path, train=8, val=2, test=2)), f"{bucket.url}/models/mine"
+    run_id, url = track_untrained(make_corpus(tmp_path, train=8, val=2, test=2)), f"{bucket.url}/models/mine"
     assert exit_code(export.main, run_id, "--out", url) == 0
     said = capsys.readouterr().out
     assert f"written to {url}" in said

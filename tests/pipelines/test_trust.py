@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 from corpora import make_corpus
-from kept import keep_run
 from pictures import noise
 from searchable import untrained, with_pictures
 from tiny_models import save_bert
 from toy import toy_run
 from transformers import AutoConfig, AutoModel
+from untrained_runs import track_untrained
 from verbs import called
 
 import polypool
@@ -73,7 +73,7 @@ def run(home) -> Run:
 @pytest.fixture(scope="module")
 def kept(run) -> str:
     """Return the id of a recorded run, whose `files` tests change and restore."""
-    run_id = keep_run(run)
+    run_id = track_untrained(run)
     Tracker.attach(polypool_uri(), run_id, running=False).json("run.json", to_json(run))
     return run_id
 
@@ -198,7 +198,7 @@ def test_plugin_run_records_and_requires_trust(run, home, tmp_path, monkeypatch)
     mine = replace(run, aggregator="mine_parts:Thing", text_aggregator="gcn(then=mine_parts:Thing)")
     (tmp_path / "mine_parts.py").write_text(HOSTILE.format(marker=str(tmp_path / "used")))
     monkeypatch.syspath_prepend(str(tmp_path))
-    run_id = keep_run(mine)
+    run_id = track_untrained(mine)
     assert Tracker.attach(tracking_uri(home), run_id, running=False).tag("trust") == "mine_parts"
     monkeypatch.setattr(parsing, "_trusted", set())
     with pytest.raises(InputError, match="--trust mine_parts"):

@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from html.parser import HTMLParser
 
+NASTY = "<script>alert('&\"')</script>"
+"""A text that a page must escape."""
+
 
 def well_formed(html: str) -> bool:
     """Return whether all tags are closed in order and the page loads no other file."""

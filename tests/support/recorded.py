@@ -84,7 +84,7 @@ def rows(name: str, start: int, stop: int) -> Pick:
     return lambda arrays: arrays[name][start:stop]
 
 
-def turned(name: str) -> Pick:
+def transposed(name: str) -> Pick:
     """Pick a parameter, squeezed to two axes and transposed."""
     return lambda arrays: arrays[name].squeeze().T
 
@@ -137,27 +137,27 @@ def hold(
     np.testing.assert_allclose(out.detach(), z["out"], atol=1e-5, rtol=1e-5)
     (out * torch.from_numpy(z["cot"])).sum().backward()
     for key in set(floats) - set(unlike):
-        _alike(floats[key].grad, z[f"grad_{key}"], key)
+        assert_gradient(floats[key].grad, z[f"grad_{key}"], key)
     for name, parameter in module.named_parameters():
-        _alike(parameter.grad, picked(names[name], grads, parameter), name)
+        assert_gradient(parameter.grad, picked(names[name], grads, parameter), name)
     for name in set(grads) - grads.used - set(unlike):
-        np.testing.assert_allclose(grads[name], 0.0, atol=2e-5, err_msg=f"{name} matters after all")
+        np.testing.assert_allclose(grads[name], 0.0, atol=2e-5, err_msg=f"{name} has a gradient")
 
 
 def pooled(module: Aggregator, inputs: Mapping[str, Tensor]) -> Tensor:
     """Return the vectors of `x` with its recorded mask, context and global feature."""
     x_BND = inputs["x"]
     mask_BN = inputs.get("mask", torch.ones(x_BND.shape[:2], dtype=torch.bool))
-    beside = {}
+    optional = {}
     if "global" in inputs:
-        beside["global_feature_BS"] = inputs["global"]
+        optional["global_feature_BS"] = inputs["global"]
     if "text" in inputs:
-        beside["context"] = Context(
+        optional["context"] = Context(
             inputs["text"], inputs.get("text_mask"), all_pairs=len(inputs["text"]) != len(x_BND)
         )
-    return module(x_BND, mask_BN, **beside).vectors
+    return module(x_BND, mask_BN, **optional).vectors
 
 
-def _alike(ours: Tensor | None, recorded: np.ndarray | Tensor, name: str) -> None:
+def assert_gradient(ours: Tensor | None, recorded: np.ndarray | Tensor, name: str) -> None:
     found = np.zeros(recorded.shape) if ours is None else ours
     np.testing.assert_allclose(found, recorded, atol=2e-5, rtol=1e-4, err_msg=name)

@@ -43,15 +43,6 @@ def test_vocabulary_uses_configured_splits(run):
         assert words == count_words([t for split in splits for t in texts[split]], min_count=30)
 
 
-def test_batch_pairs_captions_with_images(run):
-    data = TASKS.build(run.task, run).data("train")
-    assert len(data) == 48 * 2
-    batch = data.batch(np.array([0, 1, 7]), seed=0, epoch=0)
-    assert batch["item"].tolist() == [0, 0, 3]
-    assert batch["visual"].shape[0] == 3
-    assert batch["text"].shape == batch["text_mask"].shape
-
-
 def test_samples_depend_on_seed_and_epoch_not_on_batch(run):
     data = TASKS.build(run.task, run).data("train")
     together, alone = (data.batch(np.array(index), seed=1, epoch=2) for index in ([3, 9, 50], [9]))

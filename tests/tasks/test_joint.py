@@ -5,12 +5,12 @@ from collections import Counter
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
-from corpora import make_corpus, make_questions
-from joint_runs import join
+from corpora import joint_run, make_corpus, make_questions
 from toy import FolderReport, trainer_of
 from workers import run_workers
 
@@ -36,7 +36,7 @@ def run(tmp_path_factory) -> Run:
     folder = tmp_path_factory.mktemp("joint")
     pairs = replace(make_corpus(folder / "pairs"), text=TEXT)
     asked = replace(make_questions(folder / "asked", seed=1), text=TEXT)
-    run = join(pairs=(0.4, pairs), vqa=(0.6, asked), optim=replace(pairs.optim, epochs=2))
+    run = joint_run(pairs=(0.4, pairs), vqa=(0.6, asked), optim=replace(pairs.optim, epochs=2))
     return replace(run, recipe="tiny_joint", aggregator="gpo", log_every=1, figures=False)
 
 
@@ -198,7 +198,7 @@ def test_settings_of_members_are_refused(run, changes):
 
 def test_members_without_test_split_train_if_none_is_scored(tmp_path):
     pairs, asked = make_corpus(tmp_path / "pairs", test=0), make_questions(tmp_path / "asked", test=0)
-    run = join(pairs=(0.4, pairs), vqa=(0.6, replace(asked, text=pairs.text)), optim=pairs.optim)
+    run = joint_run(pairs=(0.4, pairs), vqa=(0.6, replace(asked, text=pairs.text)), optim=pairs.optim)
     with pytest.raises(InputError, match="no items in the split 'test'"):
         prepare(run)
     run = replace(run, test=False, optim=replace(run.optim, epochs=1))
@@ -239,7 +239,7 @@ def test_each_task_gets_one_mlflow_run(run, home, capsys):
     log.log(impossible, step=0)
     Log(log.folder / MEMBERS / "pairs").log(impossible, step=0)
     with pytest.MonkeyPatch.context() as patch:  # MLflow fails when the tasks' runs are started
-        patch.setattr(Described, "start", lambda *_, **__: raise_(InputError("no answer")))
+        patch.setattr(Described, "start", Mock(side_effect=InputError("no answer")))
         send(tracker, "FINISHED")
     assert [run.name for run in find_runs(tracking_uri(home), "joint")] == [
         "gpo · joint · tiny_joint · seed 0"
@@ -260,7 +260,3 @@ def test_each_task_gets_one_mlflow_run(run, home, capsys):
         assert trained.evaluate().metrics[metric] == pytest.approx(record.metrics[f"{of.protocol}/{metric}"])
         joint = records["joint"].metrics
         assert joint[f"joint/{name}/{metric}"] == record.metrics[f"{of.protocol}/{metric}"]
-
-
-def raise_(error: Exception) -> None:
-    raise error

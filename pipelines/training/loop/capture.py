@@ -6,6 +6,7 @@ import operator
 import sys
 from collections import Counter
 from collections.abc import Callable, Hashable
+from functools import partialmethod
 from typing import Any
 
 import torch
@@ -42,17 +43,10 @@ class Epoch:
         self.compared.append((compare, other, result))
         return result
 
-    def __lt__(self, other: float) -> bool:
-        return self._compare(operator.lt, other)
-
-    def __le__(self, other: float) -> bool:
-        return self._compare(operator.le, other)
-
-    def __gt__(self, other: float) -> bool:
-        return self._compare(operator.gt, other)
-
-    def __ge__(self, other: float) -> bool:
-        return self._compare(operator.ge, other)
+    __lt__ = partialmethod(_compare, operator.lt)
+    __le__ = partialmethod(_compare, operator.le)
+    __gt__ = partialmethod(_compare, operator.gt)
+    __ge__ = partialmethod(_compare, operator.ge)
 
 
 class CapturedSteps:

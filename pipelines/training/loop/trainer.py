@@ -7,7 +7,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict
 from itertools import chain
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from polypool.aggregators.observe import Watched, observe
+from polypool.aggregators.observe import observe
 from polypool.encoders.encoder import recompute
 from polypool.infra.batches import load, order_of
 from polypool.infra.compute.cost import CostMeter
@@ -37,7 +37,6 @@ from polypool.pipelines.training.checkpoint import (
     WEIGHTS,
     Progress,
     Snapshot,
-    fill_weights,
     load_checkpoint,
     load_weights,
     snapshot,
@@ -165,10 +164,6 @@ class Trainer:
     def precision(self) -> torch.autocast:
         """The autocast context of the losses."""
         return autocast(self.device, self.progress.precision)
-
-    def begin_with(self, weights: Path) -> None:
-        """Load the weights of any model that match this one in name and shape."""
-        fill_weights(self.model, weights)
 
     def train(self) -> bool:
         """Train to the last epoch, keep the best on `val`, and score it on `test` once, unless `run.test` is False.
@@ -341,11 +336,6 @@ class Trainer:
         self.average.update()
         return {name: x.detach() for name, x in terms.items()} | {"gradient_norm": norm}
 
-    def _warn(self, collapsed: str) -> None:
-        if collapsed and self.log is not None:
-            _print(f"warning: the model has collapsed: {collapsed}")
-            self.log.tags({COLLAPSED: collapsed})
-
     def _log_training(self, meter: Meter, *, at_end: bool = False) -> None:
         """Log the means of the steps since the last call, after a warning if the run has collapsed.
 
@@ -353,7 +343,10 @@ class Trainer:
         """
         steps = meter.steps
         values = meter.flush() if steps else {}
-        self._warn(self.watch.trained(self.model, values, steps=steps, step=self.step, at_end=at_end))
+        collapsed = self.watch.trained(self.model, values, steps=steps, step=self.step, at_end=at_end)
+        if collapsed and self.log is not None:
+            _print(f"warning: the model has collapsed: {collapsed}")
+            self.log.tags({COLLAPSED: collapsed})
         if not steps:
             return
         if not math.isfinite(values["loss"]):
@@ -373,7 +366,7 @@ class Trainer:
         if adapter.primary.better(value, best):
             progress.best, progress.best_epoch = value, self.epoch
             if self.log is not None:
-                self._save_best(self.log)
+                _log_model(self.log, self.model, self.run, self.adapter)
         metrics: dict[str, Any] = {f"dev/{name}": number for name, number in evaluation.metrics.items()}
         shown = ""
         if progress.best is not None:
@@ -394,11 +387,6 @@ class Trainer:
             )
         return {**metrics, "epoch": self.epoch}
 
-    def _save_best(self, log: Log) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            write_model(Path(folder), self.model, self.run, self.adapter)
-            log.artifact(Path(folder), ARTIFACT)
-
     def _test(self) -> None:
         if self.log is not None:
             best = self.log.download(ARTIFACT)
@@ -416,7 +404,9 @@ class Trainer:
         if self.log is not None:
             self.log.tags({SCORED: evaluation.protocol})
         if self.run.figures:
-            log_pictures(self.log, *self._figures(watched), *evaluation.pictures)
+            title = f"{self.run.label} {self.run.aggregator} seed {self.run.seed}"
+            figures = run_figures(watched, self.log.history, title=title) if self.log is not None else ()
+            log_pictures(self.log, *figures, *evaluation.pictures)
 
     def _log_members(self, evaluation: Evaluation) -> None:
         """Record each jointly trained task as a run, with its part of the model."""
@@ -424,9 +414,7 @@ class Trainer:
             own, log = evaluation.members[name], None
             if self.log is not None:
                 log = self.log.member(name, asdict(Described.of(member.run, member.adapter.sources())))
-                with tempfile.TemporaryDirectory() as folder:
-                    write_model(Path(folder), member.model, member.run, member.adapter)
-                    log.artifact(Path(folder), ARTIFACT)
+                _log_model(log, member.model, member.run, member.adapter)
                 spent = costs(member.model, self.progress, steps=0)
                 times = {"time/train_seconds": self.progress.seconds, "epoch": self.progress.best_epoch}
                 log.log(headline(own) | spent | times, step=self.step)
@@ -434,15 +422,15 @@ class Trainer:
             if self.run.figures:
                 log_pictures(log, *own.pictures)
 
-    def _figures(self, watched: Sequence[Watched]) -> Sequence[Callable[[], Mapping[str, bytes]]]:
-        """Return functions that draw the training and the aggregators in the last evaluation."""
-        if self.log is None:
-            return ()
-        run = self.run
-        return run_figures(watched, self.log.history, title=f"{run.label} {run.aggregator} seed {run.seed}")
-
     def _checkpoint(self, metrics: dict[str, float]) -> None:
         self.report(metrics, snapshot(self.model, self.optimizer, self.progress, self.average))
+
+
+def _log_model(log: Log, model: nn.Module, run: Run, adapter: TaskAdapter) -> None:
+    """Log a model as the best checkpoint of a run."""
+    with tempfile.TemporaryDirectory() as folder:
+        write_model(Path(folder), model, run, adapter)
+        log.artifact(Path(folder), ARTIFACT)
 
 
 def _print(line: str) -> None:

@@ -280,11 +280,6 @@ def _count(arrays: np.lib.npyio.NpzFile) -> int | None:
     return len(box_N4) if box_N4 is not None and box_N4.ndim == 2 else None
 
 
-def _several(names: Sequence[str]) -> str:
-    choices = ", ".join(map(str, names[:5]))
-    return f"{len(names)} arrays, none called {' or '.join(_NAMES)}; --key names one, such as of {choices}"
-
-
 def _load(path: Path, *, key: str) -> _Found | str:
     """Return the content of the file of one image or video, or the reason for skipping it.
 
@@ -303,7 +298,8 @@ def _load(path: Path, *, key: str) -> _Found | str:
             )
         if isinstance(loaded, Mapping):
             if (name := _name([*loaded], key)) is None:
-                return _several([*loaded])
+                choices = ", ".join(map(str, [*loaded][:5]))
+                return f"{len(loaded)} arrays, none called {' or '.join(_NAMES)}; --key names one, such as of {choices}"
             x = loaded[name]
         else:
             x = loaded

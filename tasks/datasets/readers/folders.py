@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,13 +12,12 @@ from typing import Any
 
 from polypool.infra.errors import InputError
 from polypool.infra.files import existing_folder, identity, make_folder
-from polypool.infra.pictures import is_picture
+from polypool.infra.pictures import SUFFIXES, is_picture
 from polypool.infra.store.findings import Skipped
 from polypool.tasks.datasets import Reader, Reading
 from polypool.tasks.datasets.corpus import Item
 from polypool.tasks.datasets.splits import Published
 
-IMAGES = (".jpg", ".jpeg", ".png")
 VIDEOS = (
     *(".mp4", ".avi", ".webm", ".mkv", ".mov", ".m4v", ".mpg", ".mpeg", ".mts", ".m2ts"),
     *(".wmv", ".flv", ".3gp", ".3g2", ".gif"),
@@ -64,7 +64,7 @@ class ImageFiles:
     def __init__(self, folder: str | Path) -> None:
         self.folder = existing_folder(folder, what="the folder of images")
         self._paths: dict[str, list[str]] = {}
-        for path in media_below(self.folder, IMAGES, what="images"):
+        for path in media_below(self.folder, SUFFIXES, what="images"):
             stem = os.path.splitext(os.path.basename(path))[0]
             for id in {stem, *_NUMBER.findall(stem)}:
                 self._paths.setdefault(id, []).append(path)
@@ -111,10 +111,10 @@ def is_video(path: str) -> bool:
 
 
 def video_files(folder: Path) -> dict[str, str]:
-    """Return the paths of videos below a folder, by stem and by path with `_` for `/`.
+    """Return the paths of videos below a folder, by stem, by path with `_` for `/`, and by unique trailing number.
 
     A subfolder of pictures is a video, too; its path ends in `/`. Of several videos with one stem, the one nearest to
-    the top is preferred, then the first suffix in `VIDEOS`.
+    the top is preferred, then the first suffix in `VIDEOS`. `video7.mp4` is also the video `7`, as in MSRVTT-QA.
 
     Raises:
         InputError: no video.
@@ -140,7 +140,11 @@ def video_files(folder: Path) -> dict[str, str]:
         stem = os.path.splitext(path)[0].rstrip(FRAMES)
         files.setdefault(os.path.basename(stem), path)
         files.setdefault(stem.replace(os.sep, "_"), path)
-    return files
+    numbered = defaultdict[str, set[str]](set)
+    for stem, path in files.items():
+        for number in _NUMBER.findall(stem):
+            numbered[number].add(path)
+    return {number: path for number, (path, *others) in numbered.items() if not others} | files
 
 
 @dataclass(frozen=True, kw_only=True)

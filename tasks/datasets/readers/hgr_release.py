@@ -143,14 +143,12 @@ def _frames(path: Path, names: dict[str, int]) -> Iterator[Features | Skipped]:
         key_of = {_id(key): key for key in data}
         for id in Progress(names, desc=path.name, unit="video"):
             where, key = f"{path.name}, {id}", key_of.pop(id, "")
-            try:
-                if key and data[key].shape:
-                    yield Features(id=id, x_ND=Axes().set(data[key][()]), where=where)
-                    continue
-                why = "not a data set (frames, D)" if key else "a listed video that has no features"
-            except OSError:
-                why = "features that are damaged"
-            yield Skipped(where=where, why=why)
+            if not key:
+                yield Skipped(where=where, why="a listed video that has no features")
+            elif not data[key].shape:
+                yield Skipped(where=where, why="not a data set (frames, D)")
+            else:
+                yield Features(id=id, x_ND=Axes().set(data[key][()]), where=where)
         for key in key_of.values():
             why = "features of a video that the list does not have"
             yield Skipped(where=f"{path.name}, {key}", why=why, wanted=False)

@@ -1,6 +1,6 @@
 """Your own data: tables and folders of pictures or videos with captions, or of questions with answers.
 
-Forms: CSV, TSV, JSON lines, JSON lists and Parquet; the package `datasets` reads data sets on Hugging Face's hub or in
+Forms: CSV, TSV, JSON, JSON lines and Parquet; the package `datasets` reads data sets on Hugging Face's hub or in
 a folder, and tar shards of WebDataset. Columns without an option are guessed by their names. Pictures inside a data set
 become files below the folder of images.
 """
@@ -29,7 +29,7 @@ from polypool.infra.pictures import SUFFIXES
 from polypool.infra.registry import READERS
 from polypool.infra.store.findings import Flagged, Skipped
 from polypool.tasks.datasets import Reader, Reading
-from polypool.tasks.datasets.annotations import leaves
+from polypool.tasks.datasets.annotations import leaves, read_ids
 from polypool.tasks.datasets.corpus import CorpusSummary, Item, Question, QuestionSummary
 from polypool.tasks.datasets.readers.folders import (
     FRAMES,
@@ -47,18 +47,19 @@ if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset
 
 
-_WHAT = "a table: .csv or .tsv with a header, .jsonl, .json with a list of objects, or .parquet"
+_WHAT = "a table: .csv, .tsv or .txt with a header, .jsonl, .json with a list of objects, or .parquet"
 _SEPARATORS = (",", ";", "\t", "|")
 _TEXT = ".txt"
 _MEDIA = (*SUFFIXES, *VIDEOS)
 _TEXT_FIELDS = ("answer", "caption", "text", "raw", "sentence")
 """The fields of an object that hold its text: VQA's answers on the hub are `{answer, answer_confidence, answer_id}`."""
 USUAL = {
-    "id": ["image_id", "video_id", "img_id", "item_id", "id"],
+    "id": ["image_id", "imageid", "video_id", "img_id", "item_id", "id"],
     "image": [
         "image",
         "image_path",
         "image_file",
+        "image_name",
         "img",
         "picture",
         "photo",
@@ -68,7 +69,10 @@ USUAL = {
         "path",
     ],
     "video": ["video", "video_path", "video_file", "clip"],
-    "text": ["caption", "captions", "text", "texts", "sentence", "sentences", "description", "desc", "title"],
+    "text": [
+        *("caption", "captions", "text", "texts", "sentence", "sentences", "description", "desc", "title"),
+        "comment",
+    ],
     "question": ["question"],
     "answer": ["answers", "direct_answers", "answer", "multiple_choice_answer"],
     "question_id": ["question_id", "questionid", "qid"],
@@ -202,7 +206,7 @@ def _unnamed(lacking: Sequence[str], names: Sequence[str], *, kind: str, ids: bo
 @READERS.register("table")
 @dataclass(frozen=True, kw_only=True)
 class Table(ColumnReader):
-    """Read a table of your own: CSV, TSV, JSON lines or Parquet, with a picture or video and a text in each row.
+    """Read a table of your own: CSV, TSV, JSON, JSON lines or Parquet, with a picture or video and a text in each row.
 
     A picture's captions are in several rows, or a list in one; the answers to a question likewise. A list of questions
     has a list with an answer to each. Columns without an option are guessed by their names, and printed.
@@ -214,8 +218,12 @@ class Table(ColumnReader):
     """Paths of videos, instead of pictures."""
     split_column: str = ""
     """train, val or test; `validation`, `dev` and the like are understood."""
+    lists: tuple[Path, ...] = ()
+    """Lists of each split's pictures or videos, `train=a.txt val=b.txt test=c.txt`: ids, paths or file names, one a
+    line. Rows in no list are left out."""
     images: Path | None = None
-    """Folder that the paths start from, by default the table's; without paths, pictures are found in it by id."""
+    """Folder that the paths start from, by default the table's; a file name alone is also found in its subfolders.
+    Without paths, pictures are found in it by id."""
     videos: Path | None = None
     """Folder in which the videos of a table without paths are found by id: files, or a folder of frames for each."""
 
@@ -223,8 +231,8 @@ class Table(ColumnReader):
         """Return the rows grouped by picture or video, in the order of their first rows."""
         if not self.file:
             raise InputError("--file names no table")
-        if self.split and self.split_column:
-            raise InputError("give --split or --split-column, not both")
+        if sum(map(bool, (self.split, self.split_column, self.lists))) > 1:
+            raise InputError("give one of --split, --split-column and --lists")
         random, opened = self.random, [TableFile(each) for each in self.file]
         unnamed = [str(file.path) for file in opened if not file.split]
         if 0 < len(unnamed) < len(opened):
@@ -232,11 +240,12 @@ class Table(ColumnReader):
                 f"--file {' '.join(unnamed)}: say the split, as for the others, such as test={unnamed[0]}"
             )
         split_files = not unnamed
-        if split_files and (self.split or self.split_column):
-            raise InputError("--file says the splits; leave out --split and --split-column")
+        if split_files and (self.split or self.split_column or self.lists):
+            raise InputError("--file says the splits; leave out --split, --split-column and --lists")
         inside = opened[0].pictures_note()
         try:
-            named, notes = self.columns(opened[0].names, divided=split_files or bool(self.split))
+            divided = split_files or bool(self.split or self.lists)
+            named, notes = self.columns(opened[0].names, divided=divided)
         except InputError as error:
             raise InputError("; ".join([str(error), *inside])) from error
         notes += inside
@@ -249,7 +258,14 @@ class Table(ColumnReader):
         folder = self.videos or self.images or common
         find = self._finder(named.get("media", ""))
         rows = _rows(opened, named, folder=None if self.images else common)
-        own_splits, questions = split_files or "split" in named, "answer" in named
+        if self.images and not find:
+            rows = _in_subfolders(rows, folder=self.images)
+        lists = [_of_split(path) for path in self.lists]
+        if unnamed := [str(path) for split, path in lists if not split]:
+            raise InputError(f"--lists {' '.join(unnamed)}: say the split, such as test={unnamed[0]}")
+        if lists:
+            rows = _by_lists(rows, lists)
+        own_splits, questions = bool(split_files or lists or "split" in named), "answer" in named
         if separators := {file.separator for file in opened} - {"", ",", "\t"}:
             notes.append(f"guessed: fields are separated by {' and '.join(map(repr, separators))}")
         if not (own_splits or self.split):
@@ -267,9 +283,10 @@ class Table(ColumnReader):
                 questions=questions,
             ),
             source={
-                "files": identity(*(file.path for file in opened)),
+                "files": identity(*(file.path for file in opened), *(path for _, path in lists)),
                 "columns": named,
                 **({"splits": [file.split for file in opened]} if split_files else {}),
+                **({"lists": [split for split, _ in lists]} if lists else {}),
                 **({} if own_splits and not self.val else asdict(random)),
             },
             images=folder.absolute() if "media" in named or find else "",
@@ -302,6 +319,52 @@ def _found(
             yield Skipped(where=where, why=why, split=row.split)
         else:
             yield replace(row, path=path) if isinstance(row, Row) else row
+
+
+def _in_subfolders(
+    rows: Iterable[Row | Skipped | Flagged], *, folder: Path
+) -> Iterator[Row | Skipped | Flagged]:
+    """Set the path of each row whose file name belongs to one file in the subfolders, such as COCO's `train2014`."""
+    listing, below = Listing(folder), dict[str, list[str]]()
+    for row in rows:
+        if isinstance(row, Row) and row.path and not os.path.dirname(row.path) and not listing.has(row.path):
+            if not below:
+                for path in files_below(folder):
+                    below.setdefault(os.path.basename(path), []).append(path)
+            if len(paths := below.get(row.path, [])) == 1:
+                row = replace(row, path=paths[0])
+        yield row
+
+
+def _by_lists(
+    rows: Iterable[Row | Skipped | Flagged], lists: Sequence[tuple[str, Path]]
+) -> Iterator[Row | Skipped | Flagged]:
+    """Set the split of each row by the list that has its id, path or file name, with or without suffix.
+
+    A name in several lists stays in test, or else in val, so that nothing is chosen or trained on a test picture.
+    """
+    splits = dict[str, str]()
+    for split, path in sorted(lists, key=lambda each: [*SPLITS, each[0]].index(each[0])):
+        for name in read_ids(path, what="a list of ids or file names, one a line"):
+            if splits.get(name, split) != split:
+                why = f"in the lists of {splits[name]} and {split}; it stays in {split}"
+                yield Flagged(where=name, why=why)
+            splits[name] = split
+    absent = dict.fromkeys(splits)
+    for row in rows:
+        if not isinstance(row, Row):
+            yield row
+            continue
+        file = os.path.basename(row.path)
+        names = (row.id, row.path, file, os.path.splitext(file)[0])
+        if listed := next((name for name in names if name in splits), ""):
+            absent.pop(listed, None)
+            yield replace(row, split=splits[listed])
+        else:
+            where = f"{row.where}, {row.path or row.id}"
+            yield Skipped(where=where, why="a picture or video in no list", wanted=False)
+    for name in absent:
+        yield Flagged(where=name, why=f"in the list of {splits[name]}, but not in the table")
 
 
 def _refuse_split_names(files: Sequence[TableFile], *, folder: Path) -> None:
@@ -359,8 +422,18 @@ def _listed(cell: str | None) -> str | list[str] | None:
     return texts if all(isinstance(text, str) for text in texts) else cell
 
 
+def _of_split(path: Path) -> tuple[str, Path]:
+    """Return the split and the file of `SPLIT=FILE`; the split of `FILE` is empty."""
+    split, equals, rest = str(path).partition("=")
+    if equals and re.fullmatch(r"[\w-]+", split) and not path.exists():
+        return split_called(split), Path(rest)
+    return "", path
+
+
 class TableFile:
     """A file of rows; its columns are known before its rows are read.
+
+    A text file `dog.jpg#0<tab>caption`, as of Flickr8k and Flickr30K, has no header.
 
     Args:
         path: the file, `FILE` or `SPLIT=FILE`; its suffix names its form.
@@ -377,16 +450,17 @@ class TableFile:
     """
 
     def __init__(self, path: Path) -> None:
-        split, equals, rest = str(path).partition("=")
-        names_split = equals and re.fullmatch(r"[\w-]+", split) and not path.exists()
-        self.split = split_called(split) if names_split else ""
-        self.path, self.separator = existing(rest if names_split else path, what=_WHAT), ""
+        self.split, path = _of_split(path)
+        self.path, self.separator, self._tokens = existing(path, what=_WHAT), "", False
         self.pictures: tuple[str, ...] = ()
         suffix = self.path.suffix.lower()
-        if suffix in (".csv", ".tsv"):
+        if suffix in (".csv", ".tsv", ".txt", ".token"):
             with self.path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
                 header = file.readline()
             self.separator = "\t" if suffix == ".tsv" else max(_SEPARATORS, key=header.count)
+            self._tokens = bool(re.match(r"[^\t]+#\d+\t", header))
+            if self._tokens:
+                self.separator, header = "\t", "image\tcaption"
             names = next(csv.reader([header], delimiter=self.separator), [])
         elif suffix == ".parquet":
             try:
@@ -435,10 +509,14 @@ class TableFile:
 
     def _lines(self) -> Iterator[dict[str, Any] | Skipped]:
         with self.path.open(encoding="utf-8-sig", newline="") as file:
-            lines = csv.reader(file, delimiter=self.separator, strict=True)
-            next(lines)
+            quoting = csv.QUOTE_NONE if self._tokens else csv.QUOTE_MINIMAL
+            lines = csv.reader(file, delimiter=self.separator, strict=True, quoting=quoting)
+            if not self._tokens:
+                next(lines)
             for fields in lines:
                 if len(fields) == len(self.names):
+                    if self._tokens:
+                        fields[0] = fields[0].rpartition("#")[0]
                     yield dict(zip(self.names, fields, strict=True))
                 elif fields:
                     why = f"a row of {len(fields)} fields, where the header has {len(self.names)}"
@@ -459,9 +537,15 @@ def _holds_pictures(kind: pa.DataType) -> bool:
 
 
 def _objects(path: Path) -> list[dict[str, Any]]:
-    """Return the objects of a JSON list, or of JSON lines."""
+    """Return the objects of JSON lines or of a JSON file.
+
+    A JSON file is a list of objects, or an object: with one such list (TextVQA), of objects by their ids (GQA), or with
+    COCO's `images` and `annotations`.
+    """
     if path.suffix.lower() == ".json":
         rows = read_json(path, what=_WHAT)
+        if isinstance(rows, dict):
+            rows = _rows_in(rows)
     else:
         with path.open("rb") as file:
             rows = [
@@ -472,6 +556,23 @@ def _objects(path: Path) -> list[dict[str, Any]]:
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise InputError(f'{path}: expected a list of objects, [{{"image": ..., "caption": ...}}, ...]')
     return rows
+
+
+def _rows_in(content: dict[str, Any]) -> Any:
+    """Return the list of rows in a JSON object; None if it has none of the forms in `_objects`."""
+    lists = {
+        name: value
+        for name, value in content.items()
+        if isinstance(value, list) and value and all(isinstance(row, dict) for row in value)
+    }
+    if {"images", "annotations"} <= lists.keys():
+        files = {image.get("id"): image.get("file_name") for image in lists["images"]}
+        return [{"file_name": files.get(row.get("image_id")), **row} for row in lists["annotations"]]
+    if len(lists) == 1:
+        return next(iter(lists.values()))
+    if content and all(isinstance(row, dict) for row in content.values()):
+        return [{"question_id" if "question" in row else "id": id, **row} for id, row in content.items()]
+    return None
 
 
 @READERS.register("folder")
@@ -505,14 +606,10 @@ class Folder(DividedReader):
             split = _top(path) if by_folder else ""
             if text not in texts:
                 yield Skipped(where=path, why=f"no {_TEXT} file of the same name", split=split)
-                continue
-            try:
+            else:
                 lines = (self.dir / text).read_text("utf-8-sig", "surrogateescape").splitlines()
-            except OSError:
-                yield Skipped(where=text, why="a text that cannot be read", split=split)
-                continue
-            captions = tuple(line for line in lines if line.strip())
-            yield Row(where=text, id=path, path=path, texts=captions, split=split)
+                captions = tuple(line for line in lines if line.strip())
+                yield Row(where=text, id=path, path=path, texts=captions, split=split)
         for path in sorted(texts - {*text_of.values()}):
             yield Flagged(where=path, why="a text without a picture or video")
 
@@ -551,8 +648,8 @@ class Row:
     answer_type: str = ""
 
 
-def row_of(where: str, values: Mapping[str, Any], *, number: int) -> Iterator[Row | Skipped | Flagged]:
-    """Yield a row and warnings about it, or why it is unusable; of a list of questions, a row for each.
+def row_of(where: str, values: Mapping[str, Any], *, number: int) -> Iterator[Row | Skipped]:
+    """Yield a row, or why it is unusable; of a list of questions, a row for each.
 
     Args:
         where: its place, for messages.
@@ -576,13 +673,8 @@ def row_of(where: str, values: Mapping[str, Any], *, number: int) -> Iterator[Ro
         return
     path, id, split, question_id = ("" if value is None else str(value).strip() for value in named)
     split = split_called(split)
-    if any(isinstance(value, str) and value != value.strip() for value in named[:2]):
-        yield Flagged(where=where, why="a path or an id with spaces at its ends, which are left out")
     if not (id or path):
         yield Skipped(where=where, why="a row without a picture or video", split=split)
-        return
-    if "question_id" in values and not question_id:
-        yield Skipped(where=where, why="a question without its id", split=split)
         return
     texts = yield from _strings(values.get("text"), what="a text", where=where)
     answers = yield from _strings(values.get("answer"), what="an answer", where=where)
@@ -749,7 +841,7 @@ _TEXTS = ("txt", "caption", "text", "json")
 class WebDataset(DividedReader):
     """Read tar shards of WebDataset: `1.jpg` with `1.txt`, or with a caption in `1.json`; pictures become files.
 
-    A text file holds a caption a line.
+    A text file (`.txt`, `.text` or `.caption`) holds a caption a line.
     """
 
     shards: tuple[Path, ...]
@@ -806,9 +898,12 @@ def _samples(shard: Path, folder: Path) -> Iterator[Row | Skipped | Flagged]:
             yield Skipped(where=where, why="a sample without a picture or a text")
         else:
             write_picture(folder / path, data)
-            said = sample[text]
-            lines = [line for line in said.splitlines() if line.strip()] if isinstance(said, str) else said
-            yield from row_of(where, {"media": path, "text": lines}, number=number)
+            captions = sample[text]
+            if isinstance(captions, bytes):  # `datasets` decodes `.txt` and `.json`, but not `.caption`
+                captions = captions.decode("utf-8", "surrogateescape")
+            if isinstance(captions, str):
+                captions = [line for line in captions.splitlines() if line.strip()]
+            yield from row_of(where, {"media": path, "text": captions}, number=number)
 
 
 def _files(part: Any, column: str) -> Any:
@@ -860,8 +955,6 @@ class HuggingFace(ColumnReader):
         """Return the rows of all splits; their pictures are written while they are read."""
         loaded = _loaded(self.name, self.name, self.config or None)
         parts = {str(split): part for split, part in loaded.items()}
-        if not parts:
-            raise InputError(f"{self.name}: has no splits")
         one, *others = parts.values()
         named, notes = self.columns(one.column_names, divided=bool(self.split or others))
         splits = [*parts]

@@ -26,10 +26,9 @@ from polypool.infra.store.findings import USUAL, Flagged, Skipped, Tolerance
 from polypool.infra.store.manifest import Manifest
 from polypool.tasks.datasets.annotations import map_array
 from polypool.tasks.datasets.corpus import Corpus, CorpusSummary, Item, write_corpus
-from polypool.tasks.datasets.features import SHARD_BYTES, files_of, mapped_rows
+from polypool.tasks.datasets.features import files_of, mapped_rows
 
 _SPLITS = {"train": "train", "dev": "val", "val": "val", "test": "test", "testall": "test"}
-_PARTS = ("ims.npy", "caps.txt", "ids.txt")
 _SAMPLE = 64  # images whose repeated rows are compared
 
 
@@ -55,15 +54,12 @@ class ScanSplit:
 
     def __iter__(self) -> Iterator[tuple[Item, np.ndarray]]:
         """Yield each image's item and its set `(N, D)`, a view of the file."""
+        rows = mapped_rows(self.files[0], what="SCAN's features", each=self.repeat)
         with self.files[1].open("rb") as lines:
-            for id, x_ND in zip(self.ids, self._sets(), strict=True):
+            for id, row in zip(self.ids, rows, strict=True):
                 texts = islice(lines, self.captions)
                 captions = tuple(text.decode("utf-8", "surrogateescape") for text in texts)
-                yield Item(id=id, split=_SPLITS[self.name], captions=captions), x_ND
-
-    def _sets(self) -> Iterator[np.ndarray]:
-        rows = mapped_rows(self.files[0], what="SCAN's features", each=self.repeat)
-        return (np.atleast_2d(row) for row in rows)
+                yield Item(id=id, split=_SPLITS[self.name], captions=captions), np.atleast_2d(row)
 
 
 def open_scan(file: Sequence[Path] = (), dir: Path | None = None) -> list[ScanSplit]:
@@ -83,7 +79,7 @@ def open_scan(file: Sequence[Path] = (), dir: Path | None = None) -> list[ScanSp
 
 
 def _open(folder: Path, name: str) -> ScanSplit:
-    ims, caps, ids = (folder / f"{name}_{part}" for part in _PARTS)
+    ims, caps, ids = (folder / f"{name}_{part}" for part in ("ims.npy", "caps.txt", "ids.txt"))
     existing(caps, what=f"the captions of {ims.name}")
     rows = map_array(ims, what="SCAN's features")
     if rows.ndim not in (2, 3) or rows.dtype.kind != "f" or not rows.size:
@@ -146,7 +142,6 @@ def write_scan(
     *,
     out: str | Path | Url,
     dtype: str = "float16",
-    shard_bytes: int = SHARD_BYTES,
     tolerance: Tolerance = USUAL,
     replace: bool = False,
 ) -> tuple[CorpusSummary, Manifest]:
@@ -159,9 +154,7 @@ def write_scan(
     """
     source = {"reader": "scan", "files": [file for split in splits for file in identity(*split.files)]}
     store, dim, replaces = place(out) / "regions", splits[0].dim, "complete" if replace else "unfinished"
-    with StoreWriter(
-        store, dim=dim, dtype=dtype, source=source, shard_bytes=shard_bytes, replaces=replaces
-    ) as writer:
+    with StoreWriter(store, dim=dim, dtype=dtype, source=source, replaces=replaces) as writer:
         summary = write_corpus(out, _stored(splits, writer), source=source, tolerance=tolerance)
         return summary, writer.close(statistics_of=Corpus.open(out).training_ids(), tolerance=tolerance)
 

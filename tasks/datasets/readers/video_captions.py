@@ -41,11 +41,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from polypool.infra.files import existing_folder, files_like
+from polypool.infra.files import existing, existing_folder, files_like
 from polypool.infra.registry import READERS
 from polypool.infra.store.findings import Skipped
 from polypool.tasks.datasets import Reading
-from polypool.tasks.datasets.annotations import DUPLICATE, misfit, read_csv, read_form, read_ids, read_lines
+from polypool.tasks.datasets.annotations import DUPLICATE, misfit, read_csv, read_form, read_ids
 from polypool.tasks.datasets.corpus import CorpusSummary, Item
 from polypool.tasks.datasets.readers.folders import VideoReader
 from polypool.tasks.datasets.splits import MSRVTT, MSRVTT_1KA, MSVD, SPLITS, VATEX, choose, held_out
@@ -222,7 +222,8 @@ class Msvd(VideoReader):
             for split in SPLITS
         }
         texts: dict[str, list[str]] = defaultdict(list)
-        lines = read_lines(self.captions, what="AllVideoDescriptions.txt, <clip name> <caption> a line")
+        captions = existing(self.captions, what="AllVideoDescriptions.txt, <clip name> <caption> a line")
+        lines = captions.read_text("utf-8-sig", "surrogateescape").split("\n")
         for number, line in enumerate(lines, start=1):
             words = line.split(maxsplit=1)
             if not words or words[0].startswith("#"):

@@ -39,9 +39,6 @@ _WHAT = {
 }
 
 
-_MULTIPLE_CHOICE = "of multiple choice alone, without the people's `answers`"
-
-
 @READERS.register("vqa2")
 @dataclass(frozen=True, kw_only=True)
 class Vqa2(Reader):
@@ -107,21 +104,11 @@ class Vqa2(Reader):
             )
         splits = splits if len(splits) > 1 else (splits or ("",)) * len(self.questions)
         annotation_of: dict[str, Question] = {}
-        chosen = False
         for path in self.annotations:
-            for skipped in _read_annotations(path, into=annotation_of):
-                chosen |= skipped.why.endswith(_MULTIPLE_CHOICE)
-                yield skipped
-        lacking = (
-            f"a usable annotation: the given ones are {_MULTIPLE_CHOICE}; give the open-ended ones"
-            if chosen
-            else "an annotation; give their file, too"
-        )
+            yield from _read_annotations(path, into=annotation_of)
         left = set(annotation_of)
         for path, split in zip(self.questions, splits, strict=True):
-            yield from _read_questions(
-                path, split=split, annotation_of=annotation_of, lacking=lacking, left=left, files=files
-            )
+            yield from _read_questions(path, split=split, annotation_of=annotation_of, left=left, files=files)
         for id in (id for id in annotation_of if id in left):
             yield Skipped(where=f"annotation of question {id}", why="an annotation without a question")
 
@@ -215,10 +202,7 @@ def _read_annotations(path: Path, *, into: dict[str, Question]) -> Iterator[Skip
         if isinstance(entry, Skipped):
             yield replace(entry, where=f"{where}{entry.where}")
         elif not isinstance(entry, Question):
-            chosen = isinstance(entry, dict) and "multiple_choice_answer" in entry
-            yield Skipped(
-                where=where, why=f"an annotation {_MULTIPLE_CHOICE}" if chosen else f"{FORM}: no answers"
-            )
+            yield Skipped(where=where, why=f"{FORM}: no answers")
         elif entry.id in into:
             why = "a second annotation of a question; the first is kept"
             yield Skipped(where=f"{where}, question {entry.id}", why=why)
@@ -231,7 +215,6 @@ def _read_questions(
     *,
     split: str,
     annotation_of: dict[str, Question],
-    lacking: str,
     left: set[str],
     files: ImageFiles | None,
 ) -> Iterator[Question | Skipped]:
@@ -248,7 +231,8 @@ def _read_questions(
     annotated = any(str(entry["question_id"]) in annotation_of for entry in entries)
     if entries and not annotated and split in ("train", "val"):
         raise InputError(
-            f"{path}: none of its questions, which are to be {split}, has {lacking}: --annotations FILE"
+            f"{path}: none of its questions, which are to be {split}, has an annotation with answers; give their "
+            "file, too: --annotations FILE"
         )
     for entry in Progress(entries, desc=split, unit="question"):
         id, image = str(entry["question_id"]), str(entry["image_id"])

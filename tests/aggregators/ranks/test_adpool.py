@@ -2,9 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from polypool.aggregators.random_sets import random_sets
 from polypool.aggregators.ranks.adpool import ADPool
-from polypool.infra.registry import AGGREGATORS
 
 
 def load(z, dim=16) -> ADPool:
@@ -34,13 +32,3 @@ def test_adpool_matches_recorded_outputs_under_padding(golden, case, pad):
     np.testing.assert_allclose(features.grad, z[f"{case}/grad_features"], atol=2e-5, rtol=1e-4)
     for name, parameter in pool.named_parameters():
         np.testing.assert_allclose(parameter.grad, z[f"{case}/grad_param/{name}"], atol=2e-5, rtol=1e-4)
-
-
-def test_adpool_returns_token_weights():
-    x_BND, mask_BN = random_sets([3, 7], 5)
-    weight_BND = ADPool(5)(x_BND, mask_BN).weights
-    assert weight_BND.shape == x_BND.shape
-    torch.testing.assert_close(weight_BND.sum(dim=1), torch.ones(2, 5))
-    assert (weight_BND[~mask_BN] == 0).all()
-    assert AGGREGATORS.build("adpool(per_channel=False)", 5)(x_BND, mask_BN).weights.shape == mask_BN.shape
-    assert AGGREGATORS.build("adpool(token=False)", 5)(x_BND, mask_BN).weights is None

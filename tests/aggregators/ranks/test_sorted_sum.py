@@ -30,11 +30,11 @@ def scattered(sizes, dim, *, dtype=torch.float64, seed=0):
     return x_BND.masked_fill(~mask_BN[..., None], torch.nan), mask_BN
 
 
-def explicit(x_BND, weight, mask_BN, g_BD=None):
+def explicit(x_BND, weight, mask_BN):
     """Compute the sum and its gradients by the definition, in loops over sets, channels and ranks."""
     out_BD = np.zeros((len(x_BND), x_BND.shape[2]))
     grad_x, grad_w = np.zeros(x_BND.shape), np.zeros(weight.shape)
-    g_BD = cotangent(out_BD.shape).numpy() if g_BD is None else g_BD
+    g_BD = cotangent(out_BD.shape).numpy()
     for b, d in itertools.product(*map(range, out_BD.shape)):
         real = [n for n in range(x_BND.shape[1]) if mask_BN[b, n]]
         for k, n in enumerate(sorted(real, key=lambda n: -x_BND[b, n, d])):

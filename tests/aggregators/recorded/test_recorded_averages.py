@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from recorded import Case, Pick, Row, hold_to_recorded, layer, turned
+from recorded import Case, Pick, Row, hold_to_recorded, layer, transposed
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -58,9 +58,9 @@ for mine, theirs in (("token", "token_features"), ("element", "cluster_features"
     for i in (0, last):
         SALAD |= layer(f"{mine}.{i}", f"{theirs}.{i}")
 NETVLAD = {
-    "assign.weight": turned("clusters"),
+    "assign.weight": transposed("clusters"),
     "assign.bias": "batch_norm.bias",
-    "centre_KD": turned("clusters2"),
+    "centre_KD": transposed("clusters2"),
 }
 PARTS, CLUSTERS = 4, 2
 
@@ -73,8 +73,8 @@ def cluster_by_cluster(name: str) -> Pick:
 NEXTVLAD = {
     **layer("expand", "fully_connected"),
     **layer("gate", "fully_connected_1"),
-    "assign.weight": turned("cluster_weights"),
-    "centre_KP": turned("cluster_weights2"),
+    "assign.weight": transposed("cluster_weights"),
+    "centre_KP": transposed("cluster_weights2"),
     "out.weight": lambda arrays: cluster_by_cluster("hidden1_weights")(arrays).T,
     "out.bias": "hidden1_biases",
 }

@@ -46,8 +46,3 @@ def test_left_padding_equals_right_padding(name):
     right, left = pool(x_BND[:1], mask_BN[:1]), pool(x_BND[:1, order], mask_BN[:1, order])
     assert torch.equal(right.vectors, left.vectors)
     assert torch.equal(right.weights[:, order], left.weights)
-
-
-def test_position_mean_weights_grow_with_position():
-    pooled = AGGREGATORS.build("position_mean", 2)(torch.randn(1, 3, 2), torch.ones(1, 3).bool())
-    torch.testing.assert_close(pooled.weights, torch.tensor([[1 / 6, 2 / 6, 3 / 6]]))

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from recorded import Row, hold_to_recorded, turned
+from recorded import Row, hold_to_recorded, transposed
 
 from polypool.infra.registry import AGGREGATORS
 
-PSWE = {"slice.weight": "theta.weight_v", "reference_MD": "reference", "weight_MD": turned("weight")}
+PSWE = {"slice.weight": "theta.weight_v", "reference_MD": "reference", "weight_MD": transposed("weight")}
 RANKS = [
     Row(case="fsw/even", spec="fsw", names={"slice.weight": "slice_vectors"}),
     Row(case="pswe/fewer", spec="pswe(points=4)", names=PSWE),

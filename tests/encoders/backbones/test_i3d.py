@@ -10,16 +10,16 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 
-from polypool.encoders.backbones.inception import I3D, pad_same
+from polypool.encoders.backbones.inception import I3D
 from polypool.infra.registry import BACKBONES
 
 
 def test_i3d_parameters_match_published_names_and_shapes(weights):
     expected = {name: x.shape for name, x in weights.items() if not name.endswith("num_batches_tracked")}
+    del expected["logits.conv3d.weight"], expected["logits.conv3d.bias"]
     network = I3D()
     assert {name: x.shape for name, x in network.state_dict().items()} == expected
-    sizes = {name: x.numel() for name, x in network.named_parameters()}
-    assert sum(size for name, size in sizes.items() if "logits" not in name) == 12_287_264
+    assert sum(x.numel() for x in network.parameters()) == 12_287_264
 
 
 def explicit_pads(size: int, kernel: int, stride: int) -> tuple[int, int]:
@@ -28,13 +28,6 @@ def explicit_pads(size: int, kernel: int, stride: int) -> tuple[int, int]:
     while (size + before_and_after - kernel) // stride + 1 < math.ceil(size / stride):
         before_and_after += 1
     return before_and_after // 2, before_and_after - before_and_after // 2
-
-
-def test_padding_matches_tensorflow_same():
-    for (kernel, stride), size in product([(1, 1), (2, 2), (3, 1), (3, 2), (7, 2)], [1, 2, 3, 7, 8, 9]):
-        padded = pad_same(torch.ones(1, 1, size, 1, 1), (kernel, 1, 1), (stride, 1, 1))[0, 0, :, 0, 0]
-        before, after = explicit_pads(size, kernel, stride)
-        assert padded.tolist() == [0.0] * before + [1.0] * size + [0.0] * after, (kernel, stride, size)
 
 
 def reference_map(weights: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
@@ -93,13 +86,10 @@ def test_features_average_two_steps_and_all_positions(network, monkeypatch):
     monkeypatch.setattr(network, "last_map", lambda pixels: map_BCTHW)
     with torch.no_grad():
         features = network(torch.empty(0))
-        scores = network.scores(features)
     step_CT = map_BCTHW[0].double().mean(dim=(2, 3))
     expected_TC = torch.stack([(step_CT[:, 0] + step_CT[:, 1]) / 2, (step_CT[:, 1] + step_CT[:, 2]) / 2])
     assert features.shape == (1, 2, 1024)
     np.testing.assert_allclose(features[0], expected_TC, rtol=1e-4, atol=1e-5)
-    kernel, bias = network.logits.conv3d.weight[:, :, 0, 0, 0], network.logits.conv3d.bias
-    np.testing.assert_allclose(scores[0], (features[0] @ kernel.T + bias).detach(), rtol=1e-4, atol=1e-4)
 
 
 class Steps:

@@ -12,9 +12,9 @@ from places import ROOT
 from programs import begin_until, end
 
 VERB = """
-import asyncio, contextlib, os, sys, time
+import contextlib, os, sys, time
 from polypool.infra.process.command import command
-from polypool.infra.process.stopping import cleanup_on_exit, graceful_stop, resume_hint, run_async
+from polypool.infra.process.stopping import cleanup_on_exit, graceful_stop, resume_hint
 
 @command
 def main():
@@ -81,25 +81,6 @@ def test_ignored_signal_stays_ignored(tmp_path):
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(0.5)
     assert end(process, signal.SIGTERM)[0] == 143
-
-
-ASYNC = """        async def sleep():
-            print('ready', flush=True)
-            try:
-                await asyncio.sleep(60)
-            finally:
-                print('cancelled', flush=True)
-        async def both():
-            await asyncio.gather(sleep(), asyncio.sleep(60))
-        run_async(both())
-        print('unreachable', flush=True)"""
-
-
-def test_signal_cancels_async_tasks_before_cleanup(tmp_path):
-    code, out, err = end(begin(tmp_path, ASYNC), signal.SIGTERM)
-    assert (code, out) == (143, "cancelled\nundone\n")
-    assert err.startswith("stopped by SIGTERM")
-    assert err.count("\n") == 1
 
 
 ASKED = """        asked = []

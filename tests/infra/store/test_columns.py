@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +10,10 @@ import pytest
 from stores import flip
 
 from polypool.infra.errors import InputError
-from polypool.infra.store import FeatureStore
+from polypool.infra.store import FeatureStore, StoreWriter
 from polypool.infra.store.findings import SKIPPED, Skipped, Tolerance, TooMuchSkipped
 from polypool.infra.store.writer import ColumnsWriter, with_columns
+from polypool.tasks.datasets import features
 from polypool.tasks.datasets.features import Features, write_features
 
 RANDOM = np.random.default_rng(0)
@@ -30,14 +32,19 @@ def read(sets=SETS, **changed):
         yield Features(id=id, where=id, **of | changed.get(id, {}))
 
 
+@pytest.fixture
+def small_shards(monkeypatch) -> None:
+    monkeypatch.setattr(features, "StoreWriter", partial(StoreWriter, shard_bytes=100))
+
+
 def write(folder: Path, sets=None, **options):
     sets = read() if sets is None else sets
     options = {"tolerance": Tolerance(allow_skipped=True)} | options
     return write_features(folder, sets, source={"reader": "test"}, dtype="float32", **options)
 
 
-def test_columns_align_with_vectors(tmp_path):
-    write(tmp_path / "s", shard_bytes=200)  # several shards
+def test_columns_align_with_vectors(tmp_path, small_shards):
+    write(tmp_path / "s")
     store = FeatureStore.open(tmp_path / "s")
     assert store.columns == {"boxes": 4, "scores": 1}
     rows = store.rows(["s3", "s0", "s6"])
@@ -81,11 +88,11 @@ def stopping(after: int):
         yield each
 
 
-def test_resumed_store_equals_uninterrupted_store(tmp_path):
-    write(tmp_path / "whole", shard_bytes=100)
+def test_resumed_store_equals_uninterrupted_store(tmp_path, small_shards):
+    write(tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
-        write(tmp_path / "again", stopping(4), shard_bytes=100)
-    write(tmp_path / "again", shard_bytes=100)
+        write(tmp_path / "again", stopping(4))
+    write(tmp_path / "again")
     files = lambda name: {  # noqa: E731
         path.relative_to(tmp_path / name): path.read_bytes()
         for path in (tmp_path / name).rglob("*")
@@ -101,6 +108,18 @@ def test_repeated_job_extends_columns_after_too_many_skipped_sets(tmp_path):
     write(tmp_path / "s")
     store = FeatureStore.open(tmp_path / "s")
     assert sorted(store.ids.to_pylist()) == sorted(SETS)
+    assert all(store.column(name).ids.equals(store.ids) for name in store.columns)
+
+
+def test_valid_set_that_was_skipped_before_may_not_shift_columns(tmp_path, small_shards):
+    bad = {"s1": {"x_ND": np.full_like(SETS["s1"]["x_ND"], np.nan)}}
+    for again in (bad, bad):  # the store keeps its finished shards, its columns nothing
+        with pytest.raises(TooMuchSkipped):
+            write(tmp_path / "s", read(**again), tolerance=Tolerance())
+    with pytest.raises(InputError, match="s1 was skipped before an interruption and is valid now"):
+        write(tmp_path / "s")
+    write(tmp_path / "s", read(**bad))
+    store = FeatureStore.open(tmp_path / "s")
     assert all(store.column(name).ids.equals(store.ids) for name in store.columns)
 
 

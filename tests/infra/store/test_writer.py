@@ -52,7 +52,7 @@ def test_zero_sets_and_underflow_are_flagged(tmp_path, dtype):
         "tiny": half * 1e-9,
         "a row": half,
         "fine": half + 1,
-        "a value of 120": np.r_[np.full((1, 1), 1e-9), np.ones((10 * DIM - 1, 1))].reshape(10, DIM),
+        "six values of 120": np.r_[np.full((6, 1), 1e-9), np.ones((10 * DIM - 6, 1))].reshape(10, DIM),
         "sparse": np.eye(2, DIM, dtype=np.float16),
     }
     for again in (given, given, ["sparse"]):  # resumed with all stored sets, then with one

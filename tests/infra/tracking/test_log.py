@@ -1,6 +1,7 @@
 """The log of a run: sent during training and at the end, also after a restart or a server outage."""
 
 import math
+import platform
 import threading
 import time
 from collections.abc import Callable
@@ -155,11 +156,26 @@ def test_repeated_steps_are_sent_once(opened, mlflow):
 
 def test_steps_sent_by_another_machine_are_not_resent(tmp_path, mlflow):
     mlflow.before = {"loss": [(1, 0.5), (2, 0.25)]}
-    log = Sender(tmp_path / "log", lambda: mlflow, earlier=True)
+    log = Sender(tmp_path / "log", lambda: mlflow, remote=True)
     for step in (2, 3):
         log.log({"loss": step / 9, "new": 1.0}, step=step)
     log.close(10)
     assert sorted(mlflow.got) == [("loss", 3 / 9, 3), ("new", 1.0, 2), ("new", 1.0, 3)]
+
+
+def test_remote_worker_notes_what_is_not_uploaded_in_time(tmp_path, mlflow, monkeypatch, capsys):
+    hangs = threading.Event()
+    monkeypatch.setattr(mlflow, "artifact", lambda path, folder: hangs.wait(60))
+    (tmp_path / "weights").touch()
+    log = Sender(tmp_path / "log", lambda: mlflow, remote=True)
+    log.artifact(tmp_path / "weights", "model")
+    log.end("FINISHED")
+    log.close(0.5)
+    hangs.set()
+    assert capsys.readouterr().err == (
+        f"note: not in MLflow: 2 entries, model/weights (no answer in 0.5 seconds); {tmp_path}/log on "
+        f"{platform.node()} keeps them\n"
+    )
 
 
 def test_metrics_are_stored_once_after_partial_send_and_kill(tmp_path, monkeypatch):

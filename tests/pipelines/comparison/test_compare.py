@@ -15,7 +15,7 @@ from verbs import exit_code
 
 from polypool.infra.errors import AbsentError, InputError
 from polypool.infra.text_tables import as_text
-from polypool.infra.tracking import RunRecord, Tracker, find_runs, tracking_uri
+from polypool.infra.tracking import PARENT, RunRecord, Tracker, find_runs, tracking_uri
 from polypool.pipelines.commands import compare as module
 from polypool.pipelines.comparison import comparison as comparing
 from polypool.pipelines.comparison.choice import Choice
@@ -84,6 +84,8 @@ def test_protocols_tasks_and_data_sets_get_separate_tables(compared):
     assert compared(*runs, metric="i2t/medr").groups[2].columns[:2] == ("i2t/medr", "rsum")
     (only,) = compared(*runs, protocol="val-1k").groups
     assert (only.title, only.rows[0].mean("rsum")) == ("image_text · coco · val-1k", 2.0)
+    brief = compared(*runs[:2]).text()
+    assert brief.startswith("image_text · coco · coco-5k\n"), "the protocol that runs chose must be shown"
 
 
 def test_labels_include_recipe_text_aggregator_and_kind(compared):
@@ -105,7 +107,6 @@ def test_notes_list_excluded_and_duplicate_runs(compared):
         run("max", 1, status="RUNNING"),
         run("mean", 0, metrics={"train/loss": 1.0}),
         run("all", kind="comparison"),
-        replace(run("lip", sweep="s/0"), params={"test": "False"}),  # a trial of a sweep
         replace(run("lse", metrics={"dev/rsum": 1.0}), params={"test": "False"}),
     )
     (row,) = found.groups[0].rows
@@ -120,10 +121,15 @@ def test_notes_list_excluded_and_duplicate_runs(compared):
 
 
 def test_untested_runs_are_compared_once_scored(compared):
-    later = replace(run("gpo", 1, 50.0), params={"seed": "1", "test": "False"})
+    grid = replace(run(kind="sweep"), run_id="grid", params={"seeds": "2"})
+    tuning = replace(run(kind="sweep"), run_id="tuning", params={"seeds": "2", "budget": "3"})
     tested = replace(run("gpo", 0, 60.0), params={"seed": "0", "test": "True"})
-    (row,) = compared(tested, later).groups[0].rows
-    assert (row.label, row.seeds, row.values["rsum"]) == ("gpo", ("0", "1"), (60.0, 50.0))
+    later, of_grid, trial = (
+        replace(run("gpo", seed, 50.0 + seed, **tags), params={"seed": str(seed), "test": "False"})
+        for seed, tags in ((1, {}), (2, {PARENT: "grid"}), (1000, {PARENT: "tuning"}))
+    )
+    (row,) = compared(tested, later, of_grid, trial, grid, tuning).groups[0].rows
+    assert (row.label, row.seeds, row.values["rsum"]) == ("gpo", ("0", "1", "2"), (60.0, 51.0, 52.0))
 
 
 MANY = [run(name, seed) for name in ("gpo", "kmax(k=2)", "mean") for seed in (0, 1)]

@@ -105,6 +105,11 @@ def test_each_recipe_column_has_own_confidence_set():
         assert single.from_best == {}, "a single row must not be compared with other recipes"
     assert marks == {"gpo, mini": False, "mean, mini": False, "gpo, bert": False, "mean, bert": True}
     assert ["2 of 2 may be" in found[0], "1 of 2 may be the best" in found[1]] == [True, True]
+    one_seed = replace(judged, joint=replace(joint, over_seeds=False))
+    table = CrossTaskTable(columns=(replace(bert, group=replace(bert.group, judged=one_seed)),))
+    for shown in (tables.across(table), tables.brief_across(table)):
+        assert shown.rows[1][1].endswith("?")
+        assert [line for line in shown.legend if line.startswith("?: the queries tell it from the best")]
 
 
 def costly(made: RunRecord, step: float, weights: float) -> RunRecord:

@@ -115,6 +115,7 @@ def test_single_seed_warns_that_seed_variance_is_unknown():
     alone = "queries alone: 60 images with their captions; one seed does not show what another would change"
     assert "?: the queries tell it from the best; one seed does not show what another would change" in text
     assert f"confidence set of the best (95 %, over {alone}): 2 of 3: gpo, max" in text
+    assert "?: the queries tell it from the best" in found.text()
     assert [cells[-1] for cells in differences(group).rows] == ["yes", "yes", "no, by queries"]
     assert "with one seed a row the number of seeds is unknown" in text
     assert "what seeds can show" not in text

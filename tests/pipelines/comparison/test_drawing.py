@@ -12,7 +12,6 @@ from toy import toy_run
 from polypool.pipelines.comparison.charts import (
     draw_against,
     draw_all,
-    draw_cross_task,
     draw_lags,
     draw_pairs,
 )
@@ -127,12 +126,6 @@ def test_two_table_chart_matches_rows_by_aggregator():
     assert draw_against(groups, blocks_of(run("lip"), run("mean"))) is None, (
         "a single shared aggregator must give no chart"
     )
-
-
-def test_heat_map_title_fits_figure():
-    figure = draw_cross_task(grid(run("gpo"), run("mean"), vqa("gpo", 0, 30.0), vqa("mean", 0, 31.0)))
-    figure.draw_without_rendering()
-    assert figure._suptitle.get_window_extent().x1 < figure.bbox.x1
 
 
 def test_pair_chart_shows_means_over_seeds():

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -22,7 +23,6 @@ from polypool.pipelines.comparison.statistics import (
     Variance,
     holm,
     judge,
-    planning,
     score,
 )
 from polypool.pipelines.comparison.statistics import difference as of_samples
@@ -95,8 +95,11 @@ def test_single_seed_equals_paired_t_test_over_queries():
 
 def test_variances_match_loop_reference():
     rng = np.random.default_rng(6)
-    one, other = normal(rng, (3, 4), 25, over_seeds=(2.0, 5.0), left=0.3)
-    shared_Sn = rng.normal(size=(3, 25))
+    hard_n, shared_Sn = 3 * rng.normal(size=25), rng.normal(size=(3, 25))
+    one, other = (
+        hard_n + rng.normal(size=25) + 0.4 * rng.normal(size=(runs, 1)) + 0.5 * rng.normal(size=(runs, 25))
+        for runs in (3, 4)
+    )
     one, other = one + shared_Sn, other + np.vstack([0.5 * shared_Sn, np.zeros(25)])
 
     def left(y_Sn: np.ndarray, z_Sn: np.ndarray) -> float:
@@ -122,6 +125,11 @@ def test_variances_match_loop_reference():
     )
     assert found.interval() == pytest.approx((found.value - half, found.value + half))
     assert found.half_width(found.p) == pytest.approx(abs(found.value))
+    alone = score(row(one))
+    assert alone.queries.value == pytest.approx((np.var(one.mean(0), ddof=1) - left(one, one) / 3) / 25)
+    assert (alone.queries.df, alone.seeds.df) == (24, 2)
+    assert alone.seeds.value == pytest.approx(stats.sem(one.mean(1)) ** 2)
+    assert score(row(np.array([[0.0, 1.0] * 5, [1.0, 0.0] * 5]))).queries.value == 0, "never below 0"
 
 
 def test_seeds_are_paired_if_shared_and_enough():
@@ -180,6 +188,11 @@ def test_single_seed_row_borrows_variance_of_others():
     assert judged.joint.df_R.tolist() == [2, 2, 2, 2]
     alone = judge({label: mixed[label] for label in ("a", "c")}, units="u").intervals["c"]
     assert alone != judged.intervals["c"]
+    planned = judged.planning
+    assert (planned.units, planned.runs, planned.others) == (40, 1, 3)
+    assert planned.seeds == pytest.approx(np.mean(own))
+    between = [judged.joint.queries_RR[pair] for pair in itertools.combinations(range(4), 2)]
+    assert planned.queries == pytest.approx(np.mean(between))
 
 
 def test_equal_scores_do_not_differ_and_few_units_are_refused():
@@ -220,14 +233,6 @@ def test_detectable_difference_shrinks_with_seeds_to_floor():
     nothing = replace(PLAN, seeds=0.0)
     assert nothing.smallest(seeds=2) == pytest.approx(nothing.floor(), rel=0.02)
     assert replace(nothing, queries=0.0).smallest(seeds=2) == 0
-
-
-def test_planning_averages_variances_of_table():
-    runs = [np.array([[0.0], [2.0]]) + np.zeros(20), np.array([[0.0], [0.0], [3.0]]) + np.zeros(20)]
-    made = planning([*runs, np.zeros((1, 20))], queries=[1.0, 2.0, 6.0])
-    assert (made.seeds, made.queries) == (pytest.approx((2.0 + 6.0) / 3), 3.0)
-    assert (made.units, made.runs, made.others) == (20, 1, 2)
-    assert planning([np.zeros((1, 20))] * 2, queries=[1.0]) is None
 
 
 def test_detectable_table_starts_with_current_seed_count():

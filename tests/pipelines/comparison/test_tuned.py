@@ -8,12 +8,10 @@ from polypool.infra.text_tables import as_text
 from polypool.infra.tracking import RunRecord
 from polypool.pipelines.comparison import tables as score_tables
 from polypool.pipelines.comparison.choice import Choice
-from polypool.pipelines.comparison.comparison import Comparison
-from polypool.pipelines.comparison.cross_task import CrossTaskTable
+from polypool.pipelines.comparison.cross_task import tables_of
 from polypool.pipelines.comparison.documents import rendered
 from polypool.pipelines.comparison.grouping import arranged
 from polypool.pipelines.comparison.results import groups_of, results
-from polypool.pipelines.comparison.rows import Group
 from polypool.pipelines.training.record import Tuned
 
 SPACE = (("aggregator.lr", ("0.1", "1.0")), ("optim.lr", ("0.001", "0.002")))
@@ -37,10 +35,6 @@ def tuned(
     record = Tuned(**values | changes)
     run_id = f"{made.run_id}-{record.budget}"
     return replace(made, run_id=run_id, tags={**made.tags, **record.tag()}, params={**made.params, **own})
-
-
-def tables_of(groups: tuple[Group, ...]) -> tuple[CrossTaskTable, ...]:
-    return Comparison(experiment="x", groups=groups, notes=()).cross_tasks
 
 
 def over_tasks(name: str, rsum: float) -> list[RunRecord]:

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 from corpora import make_corpus
-from describing import in_this_process
 from downloads import write_questions, write_tsv
+from fake_extractor import in_this_process
 from pictures import noise
 from toy import trainer_of
 from verbs import called, ingested, refused, sets_of

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from markup import well_formed
+from markup import NASTY, well_formed
 from PIL import Image
 
 from polypool.pipelines.figures import pages as module
@@ -20,8 +20,6 @@ from polypool.pipelines.figures.pages import (
 )
 from polypool.tasks.datasets.corpus import PicturedItem
 from polypool.tasks.scoring.attention_maps import AttentionExample, AttentionExamples, NearestCaption
-
-NASTY = "<script>alert('&\"')</script>"
 
 
 def test_overlay_colours_follow_cell_weights():

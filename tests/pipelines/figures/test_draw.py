@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from markup import well_formed
+from markup import NASTY, well_formed
 from pictures import noise
 from toy import FolderLog
 
@@ -55,9 +55,6 @@ def test_only_worker_with_log_draws_pictures(tmp_path):
     files = {path.name: path.read_text() for path in (tmp_path / "figures").iterdir()}
     assert (files["told.txt"], files["c.txt"]) == ("b", "c"), "a failed drawing must not stop the others"
     assert "Silent" in files["failed.txt"]
-
-
-NASTY = "<script>alert('&\"')</script>"
 
 
 def example(*, file: Path | None = None, **changes: object) -> AnswerExample:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from corpora import make_corpus
-from markup import well_formed
+from markup import NASTY, well_formed
 from searchable import with_clips, with_pictures
 from workers import run_workers
 
@@ -20,8 +20,6 @@ from polypool.tasks.models.pair_encoder import PairScores
 from polypool.tasks.run import Run
 from polypool.tasks.scoring.examples import HITS, RankedQueries, RetrievalExample, find_examples
 from polypool.tasks.scoring.metrics import Positives
-
-NASTY = "<script>alert('&\"')</script>"
 
 
 class Made:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from corpora import make_corpus
-from kept import keep_run
+from untrained_runs import track_untrained
 from verbs import called
 
 from polypool.infra.tracking import Tracker, tracking_uri
@@ -21,13 +21,13 @@ def run(home):
 
 @pytest.fixture(scope="module")
 def of_vectors(run) -> str:
-    return keep_run(run)
+    return track_untrained(run)
 
 
 @pytest.fixture(scope="module")
 def of_sets(run) -> str:
     sets = {"aggregator": "pie(k=3)", "text_aggregator": "pie(k=2)", "similarity": "overlap:Overlap"}
-    return keep_run(replace(run, **sets))
+    return track_untrained(replace(run, **sets))
 
 
 def analysed(*words: str) -> str:

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import torch
 from corpora import hgr, make_corpus, make_questions
-from kept import export_run, keep_run
 from places import ROOT
 from programs import begin, end
 from safetensors.torch import load_file, save_file
 from stores import flip
+from untrained_runs import export_untrained, track_untrained
 from verbs import called
 
 from polypool.infra.errors import InputError
@@ -34,7 +34,7 @@ from polypool.tasks.run import Run, to_json
 
 def exported_without_data(run, home: Path, folders: tuple[str, ...]):
     """Export an untrained run, delete its data and load the export."""
-    run_id = keep_run(run)
+    run_id = track_untrained(run)
     export(run_id, home / "out" / "model")
     for folder in folders:
         shutil.rmtree(home / folder)
@@ -66,7 +66,7 @@ def test_exported_scores_match_run_scores(new_home, change):
 
 def test_objective_weights_are_saved_but_optional(new_home):
     run = replace(make_corpus(new_home), objective="siglip(bias=-3)")
-    export(keep_run(run), new_home / "out")
+    export(track_untrained(run), new_home / "out")
     sets, texts = [np.ones((3, 10), dtype=np.float32)], ["a dog and a cat"]
     whole = load(new_home / "out")
     assert whole.model.objective.bias.item() == -3
@@ -105,7 +105,7 @@ def test_exported_answers_match_run_answers(new_home):
 def test_evaluation_of_exported_model_writes_results_file(new_home, monkeypatch):
     for folder in ("out", "here"):
         (new_home / folder).mkdir()
-    export_run(make_questions(new_home, unanswered=4), new_home / "out")
+    export_untrained(make_questions(new_home, unanswered=4), new_home / "out")
     monkeypatch.chdir(new_home / "here")
     code, said, errors = called("evaluate", new_home / "out", "--split", "test-dev")
     assert code == 0, errors
@@ -153,7 +153,7 @@ def test_export_and_load_errors_name_the_cause(new_home):
         export(unfinished, new_home / "out")
     with pytest.raises(InputError, match=f"(?s)no run '0000'.*{unfinished}"):
         export("0000", new_home / "out")
-    run_id = keep_run(run)
+    run_id = track_untrained(run)
     with pytest.raises(InputError, match="exists already"):
         export(run_id, new_home / "corpus")
     assert not (new_home / "out").exists()
@@ -200,7 +200,7 @@ def test_load_refuses_runs_not_made_by_training(run, home, kind, message):
 
 
 def test_flipped_bit_in_model_file_is_detected(run, home):
-    run_id = keep_run(run)
+    run_id = track_untrained(run)
     for file in ("run.json", "model.safetensors"):
         path = home / "mlartifacts" / run_id / "artifacts" / "model" / file
         data = path.read_bytes()
@@ -211,7 +211,7 @@ def test_flipped_bit_in_model_file_is_detected(run, home):
 
 
 def test_non_finite_weights_are_refused(run, home, tmp_path):
-    trained = load(keep_run(run))
+    trained = load(track_untrained(run))
     with torch.no_grad():
         next(trained.model.parameters()).view(-1)[0] = torch.nan
     save_weights(trained.model, tmp_path / "model.safetensors")
@@ -220,7 +220,7 @@ def test_non_finite_weights_are_refused(run, home, tmp_path):
 
 
 def test_run_and_exported_folder_give_equal_results(run, home, monkeypatch):
-    run_id = keep_run(replace(run, data=replace(run.data, text_augment="")))
+    run_id = track_untrained(replace(run, data=replace(run.data, text_augment="")))
     export(run_id, home / "same")
     monkeypatch.chdir(home)
     trained, folder, path = load(run_id), load("same"), load(home / "same")
@@ -243,10 +243,10 @@ def test_run_and_exported_folder_give_equal_results(run, home, monkeypatch):
 
 
 def test_unsupported_model_methods_are_refused(run, home, tmp_path):
-    pairs = load(keep_run(replace(run, aggregator="score_attention(heads=2)")))
+    pairs = load(track_untrained(replace(run, aggregator="score_attention(heads=2)")))
     with pytest.raises(InputError, match=r"a PairEncoder .* looks at every pair; `scores` compares them"):
         pairs.encode_text(["a dog"])
-    answering = load(keep_run(make_questions(tmp_path)))
+    answering = load(track_untrained(make_questions(tmp_path)))
     with pytest.raises(InputError, match="answers questions; ask one with `answers`"):
         answering.search("a dog")
     with pytest.raises(InputError, match="cannot answer questions: its adapter has no choices, prob"):

@@ -15,12 +15,12 @@ import numpy as np
 import pandas as pd
 import pytest
 from corpora import make_corpus, make_questions
-from kept import keep_run
 from mlflow.artifacts import download_artifacts
 from mlflow.exceptions import MlflowException
 from mlflow.pyfunc import load_model
 from PIL import Image
 from tiny_models import save_vit
+from untrained_runs import track_untrained
 from verbs import called
 
 from polypool.infra.registry import TASKS
@@ -48,7 +48,7 @@ def run(home) -> Run:
 @pytest.fixture(scope="module")
 def kept(home, run) -> str:
     """A run with metrics and data sets, to be exported."""
-    run_id = keep_run(run)
+    run_id = track_untrained(run)
     tracker = Tracker.attach(tracking_uri(home), run_id, running=False)
     tracker.inputs(TASKS.build(run.task, run).sources())
     tracker.tags({f"{VERSION_TAG}{name}": "1" for name in ("whole", "val/whole", "other/whole")})
@@ -176,7 +176,7 @@ def test_invalid_rows_raise_invalid_parameter_value(model, row, message):
     "aggregator", ["slots(k=2, heads=2, head_width=8)", "score_attention(heads=2)"], ids=["sets", "pairs"]
 )
 def test_pyfunc_supports_set_and_pair_models(run, aggregator, features):
-    run_id = keep_run(replace(run, aggregator=aggregator))
+    run_id = track_untrained(replace(run, aggregator=aggregator))
     served, trained = load_model(export_to_mlflow(run_id)[0]), load(run_id)
     row = {"features": features[0].tolist(), "text": "a dog and a cat"}
     (score,) = served.predict(pd.DataFrame([row]))["score"]
@@ -194,7 +194,7 @@ def test_pyfunc_supports_set_and_pair_models(run, aggregator, features):
 def test_pyfunc_answers_match_trained_model(home, tmp_path):
     folder = tmp_path / "questions"
     folder.mkdir()
-    run_id = keep_run(make_questions(folder))
+    run_id = track_untrained(make_questions(folder))
     served, trained = load_model(export_to_mlflow(run_id)[0]), load(run_id)
     width = trained.adapter.visual_dim
     images = [np.random.default_rng(n).random((3 + n, width), dtype=np.float32) for n in range(2)]
@@ -212,7 +212,7 @@ def test_pyfunc_accepts_base64_images(home, tmp_path):
         replace(made.data, visual_augment="", text_augment=""),
         "bigru(width=8, embedding=8, min_count=1)",
     )
-    run_id = keep_run(replace(made, visual=visual, text=text, data=data))
+    run_id = track_untrained(replace(made, visual=visual, text=text, data=data))
     served, trained = load_model(export_to_mlflow(run_id)[0]), load(run_id)
     file = tmp_path / "a.png"
     Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 50, 3), dtype=np.uint8)).save(file)

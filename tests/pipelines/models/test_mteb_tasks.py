@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kept import export_run
 from searchable import with_pictures
+from untrained_runs import export_untrained
 
 from polypool.pipelines.models.mteb import MtebModel, mteb_model
 from polypool.tasks.datasets.corpus import Item, write_corpus
@@ -106,7 +106,7 @@ def distinct(run: Run, folder: Path) -> Run:
 )
 def test_mteb_hit_rates_equal_our_recalls(tmp_path, change, kind):
     run = distinct(with_pictures(tmp_path, train=8, val=4, test=16), tmp_path)
-    model = mteb_model(export_run(replace(run, **change), tmp_path))
+    model = mteb_model(export_untrained(replace(run, **change), tmp_path))
     assert (model.mteb_model_meta.model_type, model.mteb_model_meta.embed_dim) == ([kind], 16)
     ours = model.trained.evaluate("whole").metrics
     assert ours["ties"] == 0
@@ -124,7 +124,7 @@ def test_mteb_cache_depends_on_settings_and_weights(tmp_path):
     folders = [tmp_path / name for name in ("first", "again", "other")]
     for folder, seed in zip(folders, (0, 0, 1), strict=True):
         folder.mkdir()
-        export_run(replace(run, seed=seed), folder)
+        export_untrained(replace(run, seed=seed), folder)
     first, again, other = (mteb_model(folder) for folder in folders)
     changed = mteb_model(folders[0])
     next(iter(changed.trained.model.parameters())).data.add_(1)

@@ -54,12 +54,6 @@ def test_suggested_search_uses_a_test_caption(home):
     assert steps_of(own("image_text", "long"), home) == [f"search ID {'long' * 20}", *rest]
 
 
-def test_suggested_vqa_search_has_question_and_image_id(home):
-    asked = [Question(id="1", split="test", image_id="7", question="What?", path="7.jpg")]
-    write_questions(home / "asked", asked, source={})
-    assert steps_of(own("vqa", "asked"), home)[0] == "search ID 'What?' --id 7"
-
-
 def test_commands_without_test_split_name_another_split(home):
     write_corpus(home / "corpus", [Item(id="a", split="val", captions=("a dog",))], source={})
     write_questions(

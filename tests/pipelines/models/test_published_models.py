@@ -10,7 +10,7 @@ import pytest
 import torch
 from corpora import make_corpus, make_questions
 from huggingface_hub import ModelCard
-from kept import keep_run
+from untrained_runs import track_untrained
 from verbs import called
 
 import polypool as pp
@@ -25,7 +25,7 @@ SETS, TEXTS = [np.ones((3, 10), dtype=np.float32)], ["a dog and a cat"]
 @pytest.fixture
 def run_id(new_home, monkeypatch):
     monkeypatch.chdir(new_home)
-    return keep_run(make_corpus(new_home, train=8, val=4, test=6))
+    return track_untrained(make_corpus(new_home, train=8, val=4, test=6))
 
 
 def test_pushed_model_loads_by_url_and_revision(hub, run_id):
@@ -36,7 +36,7 @@ def test_pushed_model_loads_by_url_and_revision(hub, run_id):
     expected = pp.load(run_id).scores(SETS, TEXTS)
     torch.testing.assert_close(pp.load(URL).scores(SETS, TEXTS), expected)
     assert [title.split()[0] for title in repo.titles] == ["Export"]
-    other = keep_run(replace(pp.load(run_id).run, seed=5))
+    other = track_untrained(replace(pp.load(run_id).run, seed=5))
     pp.export(other, URL)
     torch.testing.assert_close(pp.load(URL).scores(SETS, TEXTS), pp.load(other).scores(SETS, TEXTS))
     torch.testing.assert_close(pp.load(f"{URL}@{first}").scores(SETS, TEXTS), expected)
@@ -67,7 +67,7 @@ def test_model_card_has_hub_metadata_and_all_metrics(hub, run_id, new_home):
         )
     for setting in (run.visual, run.text, run.aggregator, run.objective, run.optim.optimiser, run_id):
         assert setting in card.text
-    pp.export(keep_run(make_questions(new_home / "asked")), "hf://user/asked")
+    pp.export(track_untrained(make_questions(new_home / "asked")), "hf://user/asked")
     data = ModelCard(hub.repos["user/asked"].files["README.md"].decode()).data
     assert (data.license, data.pipeline_tag) == (None, "visual-question-answering")
 

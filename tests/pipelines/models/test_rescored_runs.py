@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from corpora import make_corpus, make_questions
-from kept import keep_run
+from untrained_runs import track_untrained
 from verbs import called
 
 from polypool.infra.tracking import tracking_uri
@@ -55,7 +55,7 @@ def expected(scores: tuple[torch.Tensor, ...]) -> float:
 
 
 def test_qbnorm_uses_bank_of_training_queries(run):
-    trained = load(keep_run(run))
+    trained = load(track_untrained(run))
     found = trained.evaluate("whole-qbnorm")
     assert found.protocol == "whole-qbnorm"
     assert found.metrics["rsum"] == pytest.approx(
@@ -66,7 +66,7 @@ def test_qbnorm_uses_bank_of_training_queries(run):
 
 
 def test_ensemble_qbnorm_averages_banks(run):
-    models = [load(keep_run(replace(run, seed=seed))) for seed in (0, 1)]
+    models = [load(track_untrained(replace(run, seed=seed))) for seed in (0, 1)]
     plain, found = run_evaluation.evaluate(models, protocols=["whole", "whole-qbnorm"], split="test")
     means = tuple(torch.stack(of).mean(dim=0) for of in zip(*map(cosines, models), strict=True))
     assert found.metrics["rsum"] == pytest.approx(expected(means), abs=1e-6)
@@ -74,7 +74,7 @@ def test_ensemble_qbnorm_averages_banks(run):
 
 
 def test_rescored_results_have_own_protocols_and_notes(run, home):
-    run_id = keep_run(replace(run, experiment="rescored"))
+    run_id = track_untrained(replace(run, experiment="rescored"))
     assert said(run_id)[0] == 0
     code, shown = said(run_id, "--rescore", "dsl")
     assert code == 0
@@ -89,11 +89,11 @@ def test_rescored_results_have_own_protocols_and_notes(run, home):
 
 
 def test_invalid_rescoring_is_refused_before_encoding(run, home, monkeypatch):
-    pairs, more = (keep_run(replace(run, cross="cross_modal(heads=2)", seed=seed)) for seed in (0, 1))
-    sets = keep_run(replace(run, aggregator="pie(k=2)", similarity="overlap:Overlap"))
+    pairs, more = (track_untrained(replace(run, cross="cross_modal(heads=2)", seed=seed)) for seed in (0, 1))
+    sets = track_untrained(replace(run, aggregator="pie(k=2)", similarity="overlap:Overlap"))
     parts = {"aggregator": "probabilistic(mean=mean)", "objective": "pcmepp"}
-    distributions = keep_run(replace(run, **parts))
-    questions = keep_run(make_questions(home / "questions"))
+    distributions = track_untrained(replace(run, **parts))
+    questions = track_untrained(make_questions(home / "questions"))
     kind = type(load(pairs).adapter)
     monkeypatch.setattr(kind, "scorer", lambda *_: pytest.fail("the split was encoded"))
     for words, message in (

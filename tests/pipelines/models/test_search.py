@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 from corpora import hgr, make_corpus
-from kept import keep_run
 from pictures import noise
 from PIL import Image
 from searchable import untrained, with_clips, with_pictures
 from tiny_models import save_vit
+from untrained_runs import track_untrained
 from verbs import called
 
 from polypool.infra.errors import InputError
@@ -194,14 +194,14 @@ def test_faiss_is_refused_without_single_vectors(tiny, change, message):
 
 
 def test_search_command_prints_results_and_notes(pictures, tiny, new_home):
-    run_id = keep_run(pictures[1])
+    run_id = track_untrained(pictures[1])
     _, shown, _ = called("search", run_id, "a dog and a zebra", "--k", 50)
     head, *lines, few, searched, unknown, little = shown.splitlines()
     assert head.split() == ["rank", "score", "id", "file", "caption"]
     assert [line.split()[0] for line in lines] == [str(n + 1) for n in range(6)]
     assert all(".png" in line for line in lines)
     assert few == "there are 6 in all, fewer than the 50 requested"
-    shown = search(run_id=keep_run(tiny), id="3", k=2)
+    shown = search(run_id=track_untrained(tiny), id="3", k=2)
     assert "no image or video files: scores and captions alone" in shown
     assert shown.splitlines()[4:] == ["searched: 40 captions of the split test"]
     assert searched == "searched: 6 images of the split test"
@@ -216,7 +216,7 @@ def test_search_command_prints_results_and_notes(pictures, tiny, new_home):
 
 
 def test_search_warns_about_model_at_chance_level(tiny, new_home):
-    run_id = keep_run(tiny)
+    run_id = track_untrained(tiny)
     Tracker.attach(tracking_uri(new_home), run_id, running=False).log(
         {"test/score": 31.0, "test/chance": 32.5, "test/chance_normalised": -0.3}, step=1
     )
@@ -250,7 +250,7 @@ def test_split_all_searches_every_split(tiny):
 
 def test_embeddings_are_cached_until_data_changes(new_home, tmp_path, monkeypatch):
     run = make_corpus(tmp_path / "first")
-    run_id = keep_run(run)
+    run_id = track_untrained(run)
     encoded = []
     for name in ("items", "sentences"):
         encode = getattr(Pairs, name)
@@ -289,7 +289,7 @@ def test_embeddings_are_cached_until_data_changes(new_home, tmp_path, monkeypatc
 
 
 def test_invalid_search_input_is_refused(pictures, asked, new_home, tmp_path):
-    run_id, answers_id = keep_run(pictures[1]), keep_run(asked[1])
+    run_id, answers_id = track_untrained(pictures[1]), track_untrained(asked[1])
     text, picture = tmp_path / "text.png", tmp_path / "a.png"
     text.write_text("no picture")
     Image.new("RGB", (9, 9)).save(picture)

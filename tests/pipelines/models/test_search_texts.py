@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from kept import keep_run
 from safetensors.torch import load_file, save_file
 from searchable import untrained, with_pictures, with_texts
 from tiny_models import save_bert
+from untrained_runs import track_untrained
 
 from polypool.infra.errors import InputError
 from polypool.infra.registry import TASKS
@@ -58,7 +58,7 @@ def test_exported_model_encodes_texts_like_its_store(here, model_folder):
         expected_VT = of_store.adapter.scorer(of_store.model, "test")(slice(0, 6), slice(0, 12))
         assert expected_VT.std() > 1e-4
         out = here / f"model{len(expected)}"
-        export(keep_run(of_store.run), out)
+        export(track_untrained(of_store.run), out)
         expected[out] = expected_VT
         hits = load(out).search(pairs.texts[3], k=6)
         best = expected_VT[:, 3].sort(descending=True).values

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from corpora import make_corpus
-from kept import keep_run
+from untrained_runs import track_untrained
 from verbs import called
 
 from polypool.infra.errors import InputError
@@ -45,14 +45,8 @@ def evaluated(*words: str) -> str:
     return out
 
 
-def refused(*words: str) -> str:
-    code, _, err = called("evaluate", *words)
-    assert code == 2
-    return err
-
-
 def test_transfer_keeps_assets_of_training_data(run, other):
-    run_id = keep_run(run)
+    run_id = track_untrained(run)
     own, moved = load(run_id), load(run_id, data=data_of(other))
     assert (own.trained_on, moved.trained_on, moved.run.data.dataset) == ("", "tiny", "other")
     assert data_of(other, dataset="").of(own.run).data.dataset == "corpus"
@@ -69,7 +63,7 @@ def test_transfer_keeps_assets_of_training_data(run, other):
 
 def test_compare_groups_transfer_results_separately(run, other, home):
     ours = [replace(run, experiment="both", aggregator=of) for of in ("mean", "max")]
-    run_ids = [keep_run(each) for each in ours]
+    run_ids = [track_untrained(each) for each in ours]
     for run_id in run_ids:
         evaluated(run_id)
         evaluated(run_id, *flags(data_of(other)))
@@ -98,7 +92,7 @@ def _narrow(folder: Path, store: FeatureStore, *, dim: int, source: dict) -> str
 
 
 def test_incompatible_transfer_features_are_refused(run, other, tmp_path):
-    run_id, store = keep_run(run), FeatureStore.open(Path(other.data.features))
+    run_id, store = track_untrained(run), FeatureStore.open(Path(other.data.features))
     narrow = _narrow(tmp_path / "narrow", store, dim=9, source={})
     extracted = _narrow(
         tmp_path / "vit", store, dim=10, source={"extractor": {"backbone": "vit", "name": "b"}}
@@ -109,7 +103,7 @@ def test_incompatible_transfer_features_are_refused(run, other, tmp_path):
     with pytest.raises(InputError, match="backbone of their extractor is 'vit', expected 'unknown'; name of"):
         load(run_id, data=data_of(other, features=extracted))
     learnt = replace(run, visual="regions(width=16)", data=replace(other.data, features=extracted))
-    learnt = keep_run(learnt)
+    learnt = track_untrained(learnt)
     load(learnt, data=data_of(other, features=extracted))
 
 
@@ -124,4 +118,4 @@ def test_incompatible_transfer_features_are_refused(run, other, tmp_path):
 )
 def test_invalid_transfer_data_is_refused(run, other, changes, message):
     with pytest.raises(InputError, match=message):
-        load(keep_run(run), data=data_of(other, **changes)).evaluate()
+        load(track_untrained(run), data=data_of(other, **changes)).evaluate()

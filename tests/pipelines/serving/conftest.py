@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 from corpora import make_corpus, make_questions
-from kept import export_run
 from searchable import serving, untrained, with_clips, with_pictures
+from untrained_runs import export_untrained
 
 from polypool.pipelines.serving.schema import Settings
 from polypool.pipelines.serving.service import Service
@@ -19,7 +19,7 @@ def of_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Service]:
     """Return a function that exports a run and returns its service."""
 
     def make(run: Run, **settings: object) -> Service:
-        folder = export_run(run, tmp_path_factory.mktemp("exported"))
+        folder = export_untrained(run, tmp_path_factory.mktemp("exported"))
         return Service.load(Settings(source=str(folder), **settings))
 
     return make

@@ -12,8 +12,8 @@ import httpx
 import numpy as np
 import psutil
 import pytest
-from kept import keep_run
 from searchable import with_pictures
+from untrained_runs import track_untrained
 
 from polypool.infra.errors import AwayError, InputError
 from polypool.infra.paths import home as home_folder
@@ -36,7 +36,7 @@ def ask(address: str, path: str, body: Any = None) -> tuple[int, Any]:
 
 @pytest.fixture(scope="module")
 def settings(home: Path) -> Settings:
-    run_id = keep_run(with_pictures(home, train=8, val=4, test=12))
+    run_id = track_untrained(with_pictures(home, train=8, val=4, test=12))
     return Settings(
         source=run_id,
         replicas=Replicas(replicas=2, cpus=0.5),

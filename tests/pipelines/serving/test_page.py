@@ -15,10 +15,10 @@ from urllib.parse import quote
 
 import httpx
 import pytest
-from kept import export_run
 from PIL import Image
 from programs import begin
 from searchable import get, ids, serving, text_page, untrained, with_pictures
+from untrained_runs import export_untrained
 
 from polypool.pipelines.models.search import Query
 
@@ -206,7 +206,7 @@ main()
 @pytest.mark.slow  # starts a process; `infra/process/test_stopping.py` tests signals
 def test_ctrl_c_stops_busy_server_and_queries_are_not_logged(tmp_path):
     (tmp_path / "model").mkdir()
-    folder = export_run(with_pictures(tmp_path, train=8, val=4, test=4), tmp_path / "model")
+    folder = export_untrained(with_pictures(tmp_path, train=8, val=4, test=4), tmp_path / "model")
     process = begin("-c", SERVE, str(folder), env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)})
     try:
         line = process.stdout.readline()

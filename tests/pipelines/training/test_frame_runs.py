@@ -1,4 +1,4 @@
-"""Runs from video files, end to end: LoRA training, resume, reload, search with a new clip."""
+"""Runs from video files, end to end: LoRA training, reload, search with a new clip."""
 
 import json
 from dataclasses import replace
@@ -9,7 +9,7 @@ from clips import write_clip
 from corpora import make_corpus
 from PIL import Image
 from tiny_models import save_vit
-from toy import FolderReport, same_weights, trainer_of
+from toy import trainer_of
 
 from polypool.infra.errors import InputError
 from polypool.infra.registry import TASKS
@@ -49,21 +49,12 @@ def run(tmp_path_factory) -> Run:
     )
 
 
-def test_video_run_resumes_reloads_and_searches_new_clips(run, tmp_path):
-    run = replace(run, checkpoint_every=1)
+def test_video_run_reloads_and_searches_new_clips(run, tmp_path):
     whole = trainer_of(run, tmp_path / "whole")
     before = {name: x.clone() for name, x in whole.model.state_dict().items()}
     whole.train()
     now = whole.model.state_dict()
     assert any(not torch.equal(now[name], x) for name, x in before.items() if ".lora_" in name)
-
-    report = FolderReport(fail_after=1)
-    with pytest.raises(KeyboardInterrupt):
-        trainer_of(run, tmp_path / "part", report).train()
-    again = trainer_of(run, tmp_path / "part")
-    again.resume(report.last)
-    again.train()
-    assert same_weights(again.model.state_dict(), now)
 
     assets = json.loads((tmp_path / "whole" / "model" / "assets.json").read_text())
     adapter = TASKS.build(run.task, run, assets=assets)

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from asking import META, as_on_a_gpu, nothing_asked, on_meta
 from corpora import make_corpus, make_questions
+from gpu_paths import META, gpu_paths_on_cpu, on_meta, without_device_reads
 from PIL import Image
 from searchable import with_texts
 from small import shallow_networks, small_parts, write_named
@@ -120,11 +120,11 @@ def assert_fit_for_a_gpu(adapter) -> None:
     """Check that a step reads no values from the device, and that its GPU code path matches the CPU's."""
     model, batch = adapter.model(), adapter.data("train").batch(np.arange(8), seed=0, epoch=0)
     expected = gradient(adapter, copy.deepcopy(model), batch)
-    with as_on_a_gpu():
+    with gpu_paths_on_cpu():
         found = gradient(adapter, copy.deepcopy(model), batch)
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
     model, batch = model.to(META), on_meta(batch)
-    with nothing_asked():
+    with without_device_reads():
         assert gradient(adapter, model, batch).keys() == expected.keys()
 
 

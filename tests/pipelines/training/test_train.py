@@ -14,7 +14,6 @@ import psutil
 import pytest
 import torch
 from corpora import make_corpus
-from kept import keep_run
 from places import PATHS, ROOT
 from ray.exceptions import RayActorError
 from ray.train import WorkerGroupError
@@ -102,14 +101,6 @@ def test_run_is_tracked_and_reevaluation_matches(workers, run, home, request):
         assert found.metrics[name] == pytest.approx(record.metrics[f"whole/{name}"])
 
 
-def test_ensemble_averages_score_matrices(finished, run):
-    members = [load(run_id) for run_id in (finished, keep_run(replace(run, seed=1)))]
-    found = run_evaluation.evaluate(members, protocols=["whole"], split="test")[0]
-    first, second = (m.adapter.scorer(m.model, "test")(slice(None), slice(None)) for m in members)
-    expected = members[0].adapter.evaluate_scores(lambda r, c: ((first + second) / 2)[r, c], "test", "whole")
-    assert found.metrics == pytest.approx(expected.metrics)
-
-
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.slow
 def test_run_with_killed_workers_matches_uninterrupted_run(finished, run, home):
@@ -132,7 +123,6 @@ def test_input_errors_are_not_retried(run, home):
     assert last_run(home).status == "FAILED"
 
 
-@pytest.mark.slow
 def test_unavailable_service_is_no_reason_against_a_restart():
     for cause, refused in ((AwayError("MLflow does not answer"), 0), (InputError("the loss became nan"), 1)):
         error = RuntimeError("a worker failed")
@@ -219,25 +209,25 @@ def test_run_stopped_while_drawing_figures_is_finished(run, home, monkeypatch, c
 
 
 @pytest.mark.parametrize(
-    ("asked", "error", "raised", "state"),
+    ("request_stop", "error", "raised", "state"),
     [
         (Path.touch, WorkerGroupError("they are gone", {0: RuntimeError("killed")}), Stopped, "KILLED"),
         (lambda stop: stop.parent.rmdir(), WorkerGroupError("gone", {0: RuntimeError()}), Stopped, "KILLED"),
         (str, WorkerGroupError("they are gone", {0: RuntimeError("killed")}), RuntimeError, "FAILED"),
         (str, RayActorError(), RuntimeError, "FAILED"),
     ],
-    ids=["asked to stop", "its sweep is over", "not asked to", "Ray ended"],
+    ids=["stop requested", "sweep ended", "workers lost", "Ray ended"],
 )
 @pytest.mark.usefixtures("no_cluster")
 def test_lost_workers_fail_run_unless_stop_was_requested(
-    asked, error, raised, state, run, home, tmp_path, monkeypatch
+    request_stop, error, raised, state, run, home, tmp_path, monkeypatch
 ):
     stop = tmp_path / "sweep" / "stop"
     stop.parent.mkdir()
 
     class Trainer:
         def fit(self) -> None:
-            asked(stop)
+            request_stop(stop)
             raise error
 
     monkeypatch.setattr(training, "_trainer", lambda *_, **__: Trainer())

@@ -2,64 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
+from toy import toy_run
 
-from polypool.aggregators.aggregator import Aggregator
-from polypool.encoders.encoder import Encoder
 from polypool.encoders.text.bigru import BiGRU
 from polypool.encoders.visual.stored import Frames
-from polypool.infra.compute.dist import rank, world
-from polypool.infra.registry import AGGREGATORS, OBJECTIVES, SIMILARITIES
 from polypool.tasks.hgr.hgr import HGR
-from polypool.tasks.objectives.objective import Objective
-from polypool.tasks.objectives.regularisers import Regulariser
-from polypool.tasks.similarities.similarity import Similarity
+from polypool.tasks.models.parts import Parts
 
 VERBS, NOUNS, FEATURES, WORDS = 2, 3, 5, 12
 
 
-class MadeUpParts:
-    """Stand-in for `polypool.tasks.models.parts.Parts`."""
-
-    def __init__(self, *, width: int = 8, aggregator: str = "attention", text_width: int = 0) -> None:
-        self.width, self.aggregator, self.text_width = width, aggregator, text_width or width
-
-    def objective(self) -> Objective:
-        return OBJECTIVES.build("triplet(warmup_epochs=0, margin=0.9)")
-
-    def regularisers(self) -> list[Regulariser]:
-        return []
-
-    def visual(self) -> Encoder:
-        return Frames({"dim": FEATURES}, width=self.width)
-
-    def text(self) -> Encoder:
-        return BiGRU({"words": [f"w{i}" for i in range(WORDS)]}, width=self.text_width, embedding=6)
-
-    def visual_aggregator(self, width: int) -> Aggregator:
-        return AGGREGATORS.build(self.aggregator, width)
-
-    text_aggregator = visual_aggregator
-
-    def similarity(self, visual: Aggregator, text: Aggregator, *, width: int) -> Similarity:
-        return SIMILARITIES.build("smooth_chamfer" if visual.num_embeddings > 1 else "cosine")
-
-
-def model_of(
-    dtype: torch.dtype = torch.float64, *, params: dict[str, Any] | None = None, **changes: Any
-) -> HGR:
-    """Return a small model without dropout; its weights are the same in every precision."""
+def role_model(*, aggregator: str = "attention", dropout: float = 0.0) -> HGR:
+    """Return a small model in float64; its weights do not depend on the default dtype."""
     torch.manual_seed(0)
-    model = HGR(MadeUpParts(**changes), verbs=VERBS, nouns=NOUNS, **({"dropout": 0.0} | (params or {})))
+    run = toy_run(aggregator=aggregator, objective="triplet(warmup_epochs=0, margin=0.9)")
+    words = {"words": [f"w{i}" for i in range(WORDS)]}
+    parts = Parts(
+        run,
+        visual=lambda: Frames({"dim": FEATURES}, width=8),
+        text=lambda: BiGRU(words, width=8, embedding=6),
+    )
+    model = HGR(parts, verbs=VERBS, nouns=NOUNS, dropout=dropout)
     for name, parameter in model.named_parameters():
         if name.endswith("norm.bias"):
             torch.nn.init.normal_(parameter)
-    return model.to(dtype).eval()
+    return model.double().eval()
 
 
 def video(number: int) -> Tensor:
@@ -81,11 +53,11 @@ def caption(number: int) -> dict[str, Tensor]:
     return {"text": token_L, "text_spans": span_PL, "text_roles": role_P, "text_edges": edge_VV}
 
 
-def videos_of(numbers: Sequence[int], *, dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:
+def videos_of(numbers: Sequence[int]) -> dict[str, Tensor]:
     """Return the video part of a batch, padded with large numbers."""
     frames = [video(number) for number in numbers]
     mask_BN = pad_sequence([torch.ones(len(x), dtype=torch.bool) for x in frames], batch_first=True)
-    visual = pad_sequence(frames, batch_first=True, padding_value=1e3).to(dtype)
+    visual = pad_sequence(frames, batch_first=True, padding_value=1e3)
     return {"visual": visual, "visual_mask": mask_BN}
 
 
@@ -103,15 +75,7 @@ def captions_of(numbers: Sequence[int]) -> dict[str, Tensor]:
     }
 
 
-def batch_of(numbers: Sequence[int], *, dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:
+def role_batch(numbers: Sequence[int]) -> dict[str, Tensor]:
     """Return a batch of pairs."""
     place = {"item": torch.tensor(numbers), "row": torch.arange(len(numbers))}
-    return videos_of(numbers, dtype=dtype) | captions_of(numbers) | place
-
-
-def dealt(make: Any, count: int, size: int) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
-    """Yield this worker's batches of all samples, distributed as in `polypool.tasks.inputs.pairs`."""
-    parts = torch.arange(count).split(size)
-    for turn in range(-(-len(parts) // world())):
-        number_B = parts[(turn * world() + rank()) % len(parts)]
-        yield number_B, make(number_B.tolist())
+    return videos_of(numbers) | captions_of(numbers) | place

@@ -1,7 +1,8 @@
-"""Scores of batches with repeated items or several captions per item."""
+"""Scores of batches with repeated items or several captions per item, and a score function that counts requests."""
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -29,3 +30,21 @@ def pairs(size: int) -> tuple[Tensor, Tensor]:
     """Return the rows and the positives of a batch of pairs of distinct items."""
     row_T = torch.arange(size)
     return row_T, batch_positives(10 + row_T, row_T)
+
+
+class CountedScore:
+    """A score function that returns blocks of a matrix.
+
+    Attributes:
+        requests_VT: number of requests of each score.
+        largest: numbers of rows and of columns of the largest block.
+    """
+
+    def __init__(self, sim_VT: Tensor) -> None:
+        self.sim_VT, self.requests_VT, self.largest = sim_VT, np.zeros(sim_VT.shape, int), (0, 0)
+
+    def __call__(self, rows: slice, columns: slice) -> Tensor:
+        self.requests_VT[rows, columns] += 1
+        block_VT = self.sim_VT[rows, columns]
+        self.largest = tuple(map(max, self.largest, block_VT.shape))
+        return block_VT

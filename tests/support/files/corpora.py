@@ -165,3 +165,17 @@ def make_questions(
         log_every=2,
         retries=0,
     )
+
+
+def joint_run(*, optim: Optim, **members: tuple[float, Run]) -> Run:
+    """Return a run that trains several tasks together; `members` maps names to weights and runs."""
+    runs = {name: run for name, (_, run) in members.items()}
+    return Run(
+        task=str(Spec("joint", {name: weight for name, (weight, _) in members.items()})),
+        data=Data(dataset="+".join(run.data.dataset for run in runs.values()), corpus=""),
+        visual="",
+        protocol="joint",
+        aggregator=next(iter(runs.values())).aggregator,
+        optim=optim,
+        members=runs,
+    )

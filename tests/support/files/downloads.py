@@ -14,7 +14,7 @@ from clips import write_clip
 from corpora import NOUNS, captions_about, write_role_graphs
 from judgment_files import caption, image, write_csvs
 from PIL import Image
-from vqa2_files import asked, told, write
+from vqa2_files import annotation, question, write_vqa2
 
 SPLITS = ("train",) * 12 + ("restval",) * 2 + ("val",) * 4 + ("test",) * 10
 """Splits of the COCO and Flickr30K images; the ten test images make five folds."""
@@ -109,11 +109,11 @@ def write_questions(folder: Path) -> None:
         "test-dev2015": range(100, 102),
     }
     for subtype, ids in images.items():
-        entries = [asked(10 * n + k, n) for n in ids for k in (1, 2)]
-        write(folder, subtype, "questions", entries)
+        entries = [question(10 * n + k, n) for n in ids for k in (1, 2)]
+        write_vqa2(folder, subtype, "questions", entries)
         if subtype in ("train2014", "val2014"):
-            entries = [told(10 * n + k, n) for n in ids for k in (1, 2)]
-            write(folder, subtype, "annotations", entries, name=f"v2_mscoco_{subtype}_annotations.json")
+            entries = [annotation(10 * n + k, n) for n in ids for k in (1, 2)]
+            write_vqa2(folder, subtype, "annotations", entries, name=f"v2_mscoco_{subtype}_annotations.json")
 
 
 def _write_videos(folder: Path) -> None:

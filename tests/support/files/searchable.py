@@ -28,7 +28,6 @@ from polypool.pipelines.data.extraction import (
     VideoExtractor,
     VideoOptions,
     VideoSettings,
-    split_columns,
     texts_of,
 )
 from polypool.pipelines.models.trained import TrainedModel
@@ -72,7 +71,7 @@ def with_clips(folder: Path) -> Run:
                 write_clip(path.with_suffix(".mp4"), 6, seed=int(item.id)).rename(path)
                 (row,) = extractor({"ids": [item.id], "paths": [str(path)], "digests": [""]})
                 assert not row["why"], row["why"]
-                writer.add(item.id, split_columns(row["x_NW"], extractor.columns)[0])
+                writer.add(item.id, row["x_ND"])
         writer.close(statistics_of=[item.id for item in corpus.items("train")])
     extractor.close()
     data = replace(run.data, features=str(folder / "cells"), text_augment="")

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 
-def asked(number: int, image: int, **changes: Any) -> dict:
+def question(number: int, image: int, **changes: Any) -> dict:
     return {"question_id": number, "image_id": image, "question": f"What is it {number}?"} | changes
 
 
-def told(number: int, image: int, answers: list[Any] | None = None, **changes: Any) -> dict:
+def annotation(number: int, image: int, answers: list[Any] | None = None, **changes: Any) -> dict:
     """Return an annotation; its answers are listed in reverse order of their numbers."""
     given = ["cat"] * 7 + ["the cat", "dog", "dog"] if answers is None else answers
     numbered = [
@@ -28,12 +28,12 @@ def told(number: int, image: int, answers: list[Any] | None = None, **changes: A
     } | changes
 
 
-def write(folder: Path, subtype: str, key: str, entries: Any, *, name: str = "") -> Path:
+def write_vqa2(folder: Path, subtype: str, key: str, entries: Any, *, name: str = "") -> Path:
     path = folder / (name or f"v2_OpenEnded_mscoco_{subtype}_{key}.json")
     path.write_text(json.dumps({"info": {}, "data_subtype": subtype, key: entries}))
     return path
 
 
-def arguments(files: list[Path]) -> list[object]:
+def ingest_options(files: list[Path]) -> list[object]:
     questions = [path for path in files if "annotations" not in path.name]
     return ["--questions", *questions, "--annotations", *(path for path in files if path not in questions)]

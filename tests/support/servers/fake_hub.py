@@ -76,6 +76,9 @@ class FakeHub:
         }
         self.repos[repo_id].commit(self.repos[repo_id].files | files, commit_message)
 
+    def file_exists(self, repo_id: str, filename: str, *, repo_type: str, revision: str | None) -> bool:
+        return repo_id in self.repos and filename in self._files(repo_id, revision)
+
     def hf_hub_download(self, repo_id: str, filename: str, **options: Any) -> str:
         return str(Path(self.snapshot_download(repo_id, allow_patterns=[filename], **options)) / filename)
 

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import torch
@@ -156,15 +157,6 @@ class FolderReport:
         return self.folder / str(self.count - 1)
 
 
-class SilentBar:
-    """A progress bar without output."""
-
-    def __init__(self, **_: Any) -> None: ...
-    def update(self, n: int) -> None: ...
-    def set_description(self, text: str) -> None: ...
-    def close(self) -> None: ...
-
-
 def trainer_of(
     run: Run,
     folder: Path,
@@ -177,7 +169,7 @@ def trainer_of(
     if adapter is None:
         adapter = Toy(run) if run.recipe == "toy" else TASKS.build(run.task, run)
     log, report = log or FolderLog(folder), report or FolderReport()
-    return Trainer(run, adapter, log=log, report=report, device=torch.device("cpu"), bar=SilentBar)
+    return Trainer(run, adapter, log=log, report=report, device=torch.device("cpu"), bar=MagicMock)
 
 
 def train_undisturbed(description: str, folder: str) -> None:

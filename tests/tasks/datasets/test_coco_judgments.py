@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from corpora import make_corpus
 from judgment_files import HEADERS, caption, image, write_csvs, write_eccv
-from kept import keep_run
 from query_results import reproduced
+from untrained_runs import track_untrained
 from verbs import called
 
 from polypool.infra.errors import InputError
@@ -102,14 +102,13 @@ def test_bad_cxc_file_error_names_path_and_line(tmp_path, text, message):
     ("text", "message"),
     [
         (None, "no such file; expected a file of ECCV Caption, which the package eccv-caption has"),
-        ("[[7, 11]]", 'not of the expected form: {"id of a query"'),
-        ('{"seven": [11]}', "the query 'seven' is no id"),
-        ('{"": [11]}', "the query '' is no id"),
-        ('{"7": []}', r"query 7 has \[\]; expected"),
-        ('{"7": 11}', "query 7 has 11; expected"),
-        ('{"7": [11, "12"]}', r"query 7 has \[11, '12'\]; expected"),
-        ('{"7": [true]}', "query 7 has"),
-        ('{"7": [-1]}', "query 7 has"),
+        ("[[7, 11]]", 'expected {"id of a query".* must be a mapping'),
+        ("{}", "it must be not empty"),
+        ('{"7": []}', "7 must be not empty"),
+        ('{"7": 11}', "7 must be a list"),
+        ('{"7": [11, "12"]}', r"7\[1\] must be a whole number"),
+        ('{"7": [true]}', r"7\[0\] must be a whole number"),
+        ('{"7": [-1]}', r"7\[0\] must be at least 0"),
     ],
 )
 def test_bad_eccv_file_error_names_path(tmp_path, text, message):
@@ -199,7 +198,7 @@ def test_model_of_pairs_is_not_trained_for_cxc(run, pairs):
 
 
 def test_protocols_are_compared_side_by_side(home, run):
-    run_id = keep_run(run)
+    run_id = track_untrained(run)
     words = (word for name in MADE for word in ("--protocol", name))
     code, shown, error = called("evaluate", run_id, *words)
     assert code == 0, error

@@ -243,7 +243,6 @@ def test_path_outside_image_folder_is_refused(tmp_path, path):
         ({"id": "a\x00b"}, "an id with characters that cannot be printed"),
         ({"id": "\udcff"}, "an id that is not valid UTF-8"),
         ({"path": "caf\udce9.jpg"}, "a path that is not valid UTF-8"),
-        ({"path": None}, "a path that is not a string"),
         ({"split": ["train"]}, "a split that is not a string"),
         ({"split": ""}, "a split that is empty"),
         ({"caption_ids": ("1", "2")}, "another number of captions than of their ids"),

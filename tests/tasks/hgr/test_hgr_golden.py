@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 import torch
+from score_batches import pairs
+from toy import toy_run
 
 from polypool.encoders.text.bigru import BiGRU
 from polypool.encoders.visual.stored import Frames
-from polypool.infra.registry import AGGREGATORS, OBJECTIVES, SIMILARITIES
+from polypool.infra.registry import OBJECTIVES
 from polypool.tasks.hgr.hgr import HGR
-from polypool.tasks.objectives.miners import BatchScores, Hard
-from polypool.tasks.objectives.objective import batch_positives, pairs_and_negatives
-from polypool.tasks.objectives.triplet import Triplet
+from polypool.tasks.models.parts import Parts
 from polypool.tasks.similarities.vectors import l2_normalise
 
 TEXT = {
@@ -26,30 +26,6 @@ TEXT = {
 VIDEO = {f"level_embeds.{i}.": f"visual.{name}.fc." for i, name in enumerate(("sentence", "verb", "noun"))}
 VIDEO["ft_attn."] = "visual.aggregator.score."
 NO_PLACE = {"text.aggregator.score.bias", "visual.aggregator.score.bias", "text.graph.layers.0.key.bias"}
-
-
-class RecordedParts:
-    """Parts of the recorded sizes."""
-
-    def objective(self):
-        return OBJECTIVES.build("triplet(margin=0.2, reduction=mean, warmup_epochs=0)")
-
-    def regularisers(self):
-        return []
-
-    def visual(self) -> Frames:
-        return Frames({"dim": 20}, width=16, dropout=0.0)
-
-    def text(self) -> BiGRU:
-        return BiGRU({"words": [str(i) for i in range(35)]}, width=16, embedding=12)
-
-    def visual_aggregator(self, width: int):
-        return AGGREGATORS.build("attention", width)
-
-    text_aggregator = visual_aggregator
-
-    def similarity(self, visual, text, *, width):
-        return SIMILARITIES.build("cosine")
 
 
 def named(z, group: str, names: dict[str, str]) -> dict[str, torch.Tensor]:
@@ -70,7 +46,14 @@ def z(golden):
 
 @pytest.fixture(scope="module")
 def model(z) -> HGR:
-    model = HGR(RecordedParts(), dropout=0.0)
+    run = toy_run(aggregator="attention", objective="triplet(margin=0.2, reduction=mean, warmup_epochs=0)")
+    words = {"words": [str(number) for number in range(35)]}
+    parts = Parts(
+        run,
+        visual=lambda: Frames({"dim": 20}, width=16, dropout=0.0),
+        text=lambda: BiGRU(words, width=16, embedding=12),
+    )
+    model = HGR(parts, dropout=0.0)
     weights = named(z, "params_attn_text", TEXT) | named(z, "params_attn_video", VIDEO)
     missing, extra = model.load_state_dict(weights, strict=False)
     assert (missing, set(extra)) == ([], NO_PLACE)
@@ -135,40 +118,11 @@ def test_loss_and_gradients_match_recorded_outputs(model, batch, z):
         np.testing.assert_allclose(x.grad, expected[name], rtol=1e-4, atol=2e-5, err_msg=name)
 
 
-def pairs(size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return rows and positives of a batch of pairs, one pair per video."""
-    row_T = torch.arange(size)
-    return row_T, batch_positives(row_T, row_T)
-
-
-@pytest.fixture(scope="module")
-def criterion(golden):
-    return np.load(golden / "hgr_criterion.npz", allow_pickle=False)
-
-
-def test_mean_triplet_matches_recorded_two_way_loss(criterion):
+def test_mean_triplet_matches_recorded_two_way_loss(golden):
+    criterion = np.load(golden / "hgr_criterion.npz", allow_pickle=False)
     sim = torch.from_numpy(criterion["c0/scores"]).requires_grad_()
     objective = OBJECTIVES.build("triplet(margin=0.2, reduction=mean, warmup_epochs=0)")
     loss = objective(sim, *pairs(6), epoch=0.0)["loss"]
     loss.backward()
     np.testing.assert_allclose(loss.item(), criterion["c0/loss"], atol=1e-6)
     np.testing.assert_allclose(sim.grad, criterion["c0/grad"], atol=1e-7)
-
-
-def test_video_to_text_hinge_matches_recorded_one_way_loss(criterion):
-    """Our loss always has both directions; the recorded one is from videos to texts."""
-    sim = torch.from_numpy(criterion["c3/scores"]).requires_grad_()
-    row_T, positive_VT = pairs(8)
-    pair_T, negative_VT = pairs_and_negatives(sim, row_T, positive_VT)
-    scores = BatchScores(
-        pair_T=pair_T, negative_VT=negative_VT, row_T=row_T, positive_VT=positive_VT, sim_VT=sim
-    )
-    loss = Triplet(margin=0.2, reduction="mean")._cost(pair_T, Hard().choose(scores).to_text)
-    loss.backward()
-    np.testing.assert_allclose(loss.item(), criterion["c3/loss"], atol=1e-6)
-    np.testing.assert_allclose(sim.grad, criterion["c3/grad"], atol=1e-7)
-
-
-def test_cosine_matches_recorded_similarities(criterion):
-    embeddings = (l2_normalise(torch.from_numpy(criterion[f"cosine/{name}"])) for name in "xy")
-    np.testing.assert_allclose(SIMILARITIES.build("cosine")(*embeddings), criterion["cosine/sim"], atol=1e-6)

@@ -2,19 +2,19 @@
 
 import pytest
 import torch
+from small_models import small_parts
 from torch import nn
-from toy import WORDS, toy_run
+from toy import toy_run
 
 from polypool.aggregators.aggregator import Context
 from polypool.aggregators.random_sets import random_sets
 from polypool.encoders.encoder import Encoder
 from polypool.encoders.text.bert import StoredText
-from polypool.encoders.text.bigru import BiGRU
 from polypool.encoders.visual.stored import Grid, Regions
 from polypool.infra.registry import AGGREGATORS
 from polypool.tasks.models.branch import Branch, pool_both
 from polypool.tasks.models.pair_encoder import PairEncoder
-from polypool.tasks.models.parts import Parts, retrieval_model
+from polypool.tasks.models.parts import retrieval_model
 from polypool.tasks.questions.vqa_model import vqa_model
 from polypool.tasks.similarities.vectors import l2_normalise
 
@@ -72,12 +72,6 @@ def test_gcn_runs_once_per_set_for_all_contexts():
     assert sizes == [3]
 
 
-def parts(run) -> Parts:
-    torch.manual_seed(0)
-    visual, text = Regions({"dim": 6}, width=DIM), BiGRU({"words": WORDS}, width=DIM, embedding=4)
-    return Parts(run, visual=lambda: visual, text=lambda: text)
-
-
 def batch() -> dict[str, torch.Tensor]:
     visual, visual_mask = random_sets([4, 1, 3], 6)
     text_mask = torch.arange(5) < torch.tensor([2, 5, 1])[:, None]
@@ -87,7 +81,8 @@ def batch() -> dict[str, torch.Tensor]:
 
 def test_retrieval_xpool_weights_regions_by_text_vector():
     run = toy_run(aggregator="xpool", text_aggregator="mean")
-    model = retrieval_model(run, parts(run)).eval()
+    torch.manual_seed(0)
+    model = retrieval_model(run, small_parts(run)).eval()
     assert isinstance(model, PairEncoder)
     visual, text = model.encode_visual(batch()), model.encode_text(batch())
     sim_VT = model.score(visual, text)
@@ -103,7 +98,8 @@ def test_retrieval_xpool_weights_regions_by_text_vector():
 
 def test_vqa_xpool_weights_regions_by_question_vector():
     run = toy_run(aggregator="xpool", text_aggregator="mean", objective="bce")
-    model = vqa_model(run, parts(run), answers=4).eval()
+    torch.manual_seed(0)
+    model = vqa_model(run, small_parts(run), answers=4).eval()
     inputs = batch()
     text = model.text.encoder(inputs["text"], inputs["text_mask"])
     visual = model.visual.encoder(inputs["visual"], inputs["visual_mask"])

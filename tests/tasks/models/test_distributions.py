@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from corpora import make_corpus
-from kept import keep_run
+from untrained_runs import track_untrained
 
 from polypool.infra.registry import TASKS
 from polypool.pipelines.models.run_evaluation import analyse
@@ -67,7 +67,7 @@ def test_query_results_include_uncertainty(model, split):
 
 
 def test_reloaded_model_keeps_scores_and_analyses_means(run, home):
-    run_id = keep_run(run)
+    run_id = track_untrained(run)
     torch.manual_seed(run.seed)
     adapter = TASKS.build(run.task, run)
     expected = adapter.scorer(adapter.model(), "test")

@@ -8,14 +8,10 @@ import numpy as np
 import pytest
 import torch
 from corpora import make_questions
-from pair_models import batch_of as pair_batch
-from role_batches import batch_of as role_batch
-from role_batches import model_of as role_model
+from role_batches import role_batch, role_model
+from small_models import batch_of, small_model
 from torch import Tensor, nn
-from toy import WORDS, toy_run
 
-from polypool.encoders.text.bigru import BiGRU
-from polypool.encoders.visual.stored import Frames
 from polypool.infra.batches import Batch
 from polypool.infra.compute.dist import average_gradients, rank
 from polypool.infra.compute.dropout import Draws, drawn
@@ -23,8 +19,6 @@ from polypool.infra.registry import TASKS
 from polypool.pipelines.training.loop.optim import chunked_gradients
 from polypool.tasks.models.dual_encoder import DualEncoder
 from polypool.tasks.models.grad_cache import cached_passes
-from polypool.tasks.models.parts import Parts, retrieval_model
-from polypool.tasks.models.retrieval_model import RetrievalModel
 from polypool.tasks.similarities.vectors import Embeddings
 
 EXACT = {"rtol": 1e-9, "atol": 1e-12}
@@ -38,15 +32,6 @@ class Retrieval:
 
     def loss(self, model: nn.Module, batch: Batch, *, epoch: float) -> dict[str, Tensor]:
         return model(batch, epoch=epoch)
-
-
-def dual(**changes: Any) -> RetrievalModel:
-    """A small model without batch normalisation, in double precision, with dropout on both sides."""
-    torch.manual_seed(0)
-    run = toy_run(**changes)
-    visual = Frames({"dim": 6}, width=8, dropout=0.3)
-    text = BiGRU({"words": WORDS}, width=8, embedding=4, dropout=0.2)
-    return retrieval_model(run, Parts(run, visual=lambda: visual, text=lambda: text)).double()
 
 
 def gradients(
@@ -122,7 +107,7 @@ def pairs(size: int) -> Batch:
     ids=lambda changes: changes["aggregator"] + changes.get("cross", "") + changes.get("model", ""),
 )
 def test_chunked_gradients_match_for_every_model(changes, chunk):
-    check(Retrieval(), dual(**changes), pair_batch(0, 7, 20, 3, 30, 12, 9, 41), chunk=chunk)
+    check(Retrieval(), small_model(**changes), batch_of(0, 7, 20, 3, 30, 12, 9, 41), chunk=chunk)
 
 
 def by_items(size: int) -> Batch:
@@ -134,16 +119,16 @@ def by_items(size: int) -> Batch:
 
 
 def test_chunked_gradients_match_for_items_with_captions():
-    check(Retrieval(), dual(aggregator="gpo"), by_items(5), chunk=2)
+    check(Retrieval(), small_model(aggregator="gpo"), by_items(5), chunk=2)
 
 
 def test_chunked_gradients_match_for_hgr():
-    check(Retrieval(), role_model(params={"dropout": 0.4}), role_batch([0, 3, 7, 9]), chunk=3)
+    check(Retrieval(), role_model(dropout=0.4), role_batch([0, 3, 7, 9]), chunk=3)
 
 
 @pytest.mark.parametrize("side", ["visual", "text"])
 def test_frozen_side_is_not_reencoded_for_gradients(side):
-    model = dual(aggregator="mean")
+    model = small_model(aggregator="mean")
     getattr(model, side).requires_grad_(False)
     batch, calls = pairs(6), []
     encode = getattr(model, f"encode_{side}")
@@ -162,7 +147,7 @@ class Noisy(DualEncoder):
 
 
 def test_second_pass_replays_torch_rng_and_restores_state():
-    model = dual(aggregator="mean")
+    model = small_model(aggregator="mean")
     model.__class__, model.__dict__["seen"] = Noisy, []
     torch.manual_seed(5)
     gradients(Retrieval(), model, pairs(6), chunk=2)

@@ -2,29 +2,16 @@
 
 import pytest
 import torch
-from pair_models import batch_of
-from toy import WORDS, toy_run
+from small_models import batch_of, small_model
 
-from polypool.encoders.text.bigru import BiGRU
-from polypool.encoders.visual.stored import Frames
 from polypool.infra.errors import InputError
-from polypool.tasks.models.parts import Parts, retrieval_model
-from polypool.tasks.models.retrieval_model import RetrievalModel
 from polypool.tasks.objectives.objective import batch_positives
 
-
-def built(**changes) -> RetrievalModel:
-    torch.manual_seed(0)
-    run = toy_run(**{"model": "heads(k=2)", "aggregator": "gpo", "objective": "infonce"} | changes)
-    visual, text = (
-        lambda: Frames({"dim": 6}, width=8),
-        lambda: BiGRU({"words": WORDS}, width=8, embedding=4),
-    )
-    return retrieval_model(run, Parts(run, visual=visual, text=text)).double()
+HEADS = {"model": "heads(k=2)", "aggregator": "gpo", "objective": "infonce"}
 
 
 def test_heads_average_losses_and_cosines():
-    model, batch = built().eval(), batch_of(0, 7, 20, 3, 30, 12)
+    model, batch = small_model(**HEADS).eval(), batch_of(0, 7, 20, 3, 30, 12)
     visual, text = model.encode_visual(batch), model.encode_text(batch)
     cosines = [visual.vectors[:, k] @ text.vectors[:, k].T for k in (0, 1)]
     assert not torch.allclose(*cosines)
@@ -43,4 +30,4 @@ def test_heads_average_losses_and_cosines():
 )
 def test_heads_refuse_sets_and_other_similarities(changes, what):
     with pytest.raises(InputError, match=f"not the vectors of {what}"):
-        built(**changes)
+        small_model(**HEADS | changes)

@@ -5,26 +5,19 @@ from dataclasses import replace
 import pytest
 import torch
 from corpora import make_corpus
-from kept import keep_run
-from pair_models import batch_of
-from toy import WORDS, toy_run
+from small_models import batch_of, small_model
+from untrained_runs import track_untrained
 
-from polypool.encoders.text.bigru import BiGRU
-from polypool.encoders.visual.stored import Frames
 from polypool.pipelines.models.trained import load
-from polypool.tasks.models.parts import Parts, retrieval_model
-from polypool.tasks.models.retrieval_model import RetrievalModel
 from polypool.tasks.objectives.objective import batch_positives
 from polypool.tasks.run import Run
 
-SETS = {"aggregator": "map(k=4, heads=2)", "similarity": "maxsim", "objective": "infonce(learned=True)"}
-
-
-def built(**changes) -> RetrievalModel:
-    torch.manual_seed(0)
-    run = toy_run(**SETS | {"model": "matryoshka(vectors='1 2')"} | changes)
-    visual, text = Frames({"dim": 6}, width=8), BiGRU({"words": WORDS}, width=8, embedding=4)
-    return retrieval_model(run, Parts(run, visual=lambda: visual, text=lambda: text)).double()
+SETS = {
+    "aggregator": "map(k=4, heads=2)",
+    "similarity": "maxsim",
+    "objective": "infonce(learned=True)",
+    "model": "matryoshka(vectors='1 2')",
+}
 
 
 def closest(x_VKD: torch.Tensor, y_TLD: torch.Tensor) -> torch.Tensor:
@@ -36,7 +29,10 @@ def closest(x_VKD: torch.Tensor, y_TLD: torch.Tensor) -> torch.Tensor:
 
 
 def test_matryoshka_loss_averages_nested_prefixes():
-    model, batch = built(text_aggregator="map(k=3, heads=2)").eval(), batch_of(0, 7, 20, 3, 30, 12)
+    model, batch = (
+        small_model(**SETS, text_aggregator="map(k=3, heads=2)").eval(),
+        batch_of(0, 7, 20, 3, 30, 12),
+    )
     terms = model(batch, epoch=2.0)
     visual, text = model.encode_visual(batch).vectors, model.encode_text(batch).vectors
     assert (visual.shape[1], text.shape[1]) == (4, 3)
@@ -53,12 +49,12 @@ def test_matryoshka_loss_averages_nested_prefixes():
 
 @pytest.fixture(scope="module")
 def run(home) -> Run:
-    return replace(make_corpus(home), model="matryoshka(vectors='1 2')", **SETS)
+    return replace(make_corpus(home), **SETS)
 
 
 @pytest.mark.parametrize("how", ["", "-qbnorm"])
 def test_evaluation_uses_requested_number_of_vectors(run, how):
-    trained = load(keep_run(run))
+    trained = load(track_untrained(run))
     found = trained.evaluate(f"whole-vectors2{how}")
     assert found.protocol == f"whole-vectors2{how}"
     score = trained.adapter.scorer(trained.model, "test").first(2)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from corpora import make_corpus
 from formulas import cross_modal_of
-from pair_models import CROSS, MODELS, batch_of, model_of
+from small_models import CROSS, PAIR_MODELS, batch_of, pair_model
 from torch.nn.parallel import DistributedDataParallel
 from workers import run_workers
 
@@ -26,9 +26,9 @@ def cosine(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return (a * b).sum() / (a.square().sum().sqrt() * b.square().sum().sqrt())
 
 
-@pytest.mark.parametrize(("cross", "aggregator"), MODELS)
+@pytest.mark.parametrize(("cross", "aggregator"), PAIR_MODELS)
 def test_batch_scores_match_explicit_single_pairs(cross, aggregator):
-    model, batch = model_of(cross, aggregator).eval(), batch_of(0, 7, 20)
+    model, batch = pair_model(cross, aggregator).eval(), batch_of(0, 7, 20)
     visual, text = model.encode_visual(batch), model.encode_text(batch)
     parameters = list(model.parameters())
     weight = torch.randn(3, 3, dtype=torch.float64)
@@ -58,9 +58,9 @@ def score_of_pair(model: PairEncoder, state: dict, v_ND: torch.Tensor, t_MD: tor
     return torch.stack([cosine(a, b) for a, b in zip(*vectors, strict=True)]).mean()
 
 
-@pytest.mark.parametrize(("cross", "aggregator"), MODELS)
+@pytest.mark.parametrize(("cross", "aggregator"), PAIR_MODELS)
 def test_chunk_size_does_not_change_scores_or_gradients(cross, aggregator):
-    model, batch = model_of(cross, aggregator), batch_of(0, 3, 11, 20, 30)
+    model, batch = pair_model(cross, aggregator), batch_of(0, 3, 11, 20, 30)
     found = []
     for chunk in (2, 5, 1000):
         other = PairEncoder(*parts_of(model), cross=model.cross, chunk=chunk)
@@ -77,7 +77,7 @@ def test_autograd_stores_sets_not_pairs():
     batch = batch_of(*range(12))
 
     def held(chunk: int) -> int:
-        model, sizes = model_of(CROSS, "score_attention(heads=2)"), []
+        model, sizes = pair_model(CROSS, "score_attention(heads=2)"), []
         model.side = int(chunk**0.5)
         visual, text = ([x.detach() for x in of(batch)] for of in (model.encode_visual, model.encode_text))
         text[0].requires_grad_()
@@ -117,8 +117,10 @@ def share(rank: int, world: int) -> dict[str, torch.Tensor]:
 
 def found_by(share: dict[str, torch.Tensor], runs, world: int) -> dict[str, torch.Tensor]:
     found = {}
-    for spec in MODELS[-2:]:
-        found |= {f"{spec}/{key}": x for key, x in loss_and_gradients(model_of(*spec), share, world).items()}
+    for spec in PAIR_MODELS[-2:]:
+        found |= {
+            f"{spec}/{key}": x for key, x in loss_and_gradients(pair_model(*spec), share, world).items()
+        }
     for i, run in enumerate(runs):
         found |= {f"run {i}: {key}": x for key, x in scores(run).items()}
     return found
@@ -151,7 +153,7 @@ def test_two_workers_match_scores_and_gradients_of_one(tmp_path):
 
 
 def test_checkpoint_recomputation_repeats_dropout(monkeypatch):
-    model, batch = model_of("cross_modal(heads=2, dropout=0.3)", "mean").train(), batch_of(0, 7, 20, 3)
+    model, batch = pair_model("cross_modal(heads=2, dropout=0.3)", "mean").train(), batch_of(0, 7, 20, 3)
     model.side = 2  # images and captions per block
 
     def gradients() -> list[torch.Tensor | None]:
@@ -167,7 +169,7 @@ def test_checkpoint_recomputation_repeats_dropout(monkeypatch):
 
 @pytest.mark.parametrize("side", [16, 1])
 def test_selected_pairs_score_as_in_full_block(side):
-    model, batch = model_of(*MODELS[1]).eval(), batch_of(0, 7, 20, 33, 41)
+    model, batch = pair_model(*PAIR_MODELS[1]).eval(), batch_of(0, 7, 20, 33, 41)
     visual, text = model.encode_visual(batch), model.encode_text(batch)
     visual, text = ([x[mask].detach() for x, mask in zip(*of, strict=True)] for of in (visual, text))
     assert len({len(x_MD) for x_MD in text}) > 1

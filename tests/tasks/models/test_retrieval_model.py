@@ -19,7 +19,6 @@ from polypool.tasks.inputs.texts import caption_inputs
 from polypool.tasks.models.branch import Branch
 from polypool.tasks.models.dual_encoder import DualEncoder
 from polypool.tasks.models.parts import Parts, retrieval_model
-from polypool.tasks.objectives.objective import batch_positives
 from polypool.tasks.objectives.regularisers import Regulariser
 from polypool.tasks.run import Run
 from polypool.tasks.similarities.similarity import Cosine
@@ -201,9 +200,3 @@ def test_training_loss_has_no_negatives_of_same_item(run, two_workers, model, sa
         own = {name: terms[name].item() for name in expected}
         assert own == pytest.approx(expected, rel=1e-4, abs=1e-5)
         assert {*terms} - {*expected} <= {"score_deviation", "visual_variance", "text_variance"}
-
-
-def test_positives_include_captions_of_duplicate_items():
-    item_V, row_T = torch.tensor([7, 2, 7]), torch.tensor([0, 0, 1, 2])
-    expected = [[1, 1, 0, 1], [0, 0, 1, 0], [1, 1, 0, 1]]
-    assert batch_positives(item_V, row_T).int().tolist() == expected

@@ -2,29 +2,23 @@
 
 import pytest
 import torch
-from pair_models import batch_of
 from recorded import Row, hold, hold_to_recorded
+from small_models import batch_of, small_model
 from torch import Tensor, nn
 from torch.nn.functional import normalize, pad
-from toy import WORDS, toy_run
 
-from polypool.encoders.text.bigru import BiGRU
-from polypool.encoders.visual.stored import Frames
 from polypool.infra.errors import InputError
 from polypool.infra.registry import SIMILARITIES
-from polypool.tasks.models.parts import Parts, retrieval_model
-from polypool.tasks.models.retrieval_model import RetrievalModel, Scored
+from polypool.tasks.models.retrieval_model import Scored
 from polypool.tasks.similarities.vectors import Embeddings
 
-SETS = {"aggregator": "video_colbert(layers=1, heads=2)", "text_aggregator": "late", "similarity": "mms"}
-MODEL = "video_colbert(frames=0.7, video=1.2)"
-
-
-def built(**changes) -> RetrievalModel:
-    torch.manual_seed(0)
-    run = toy_run(**SETS | {"model": MODEL, "objective": "siglip(scale=3.0, bias=1.5)"} | changes)
-    visual, text = Frames({"dim": 6}, width=8), BiGRU({"words": WORDS}, width=8, embedding=4)
-    return retrieval_model(run, Parts(run, visual=lambda: visual, text=lambda: text))
+VIDEO_COLBERT = {
+    "aggregator": "video_colbert(layers=1, heads=2)",
+    "text_aggregator": "late",
+    "similarity": "mms",
+    "model": "video_colbert(frames=0.7, video=1.2)",
+    "objective": "siglip(scale=3.0, bias=1.5)",
+}
 
 
 def in_turn(frames: Tensor, video: Tensor) -> Tensor:
@@ -54,7 +48,7 @@ def test_mms_matches_recorded_outputs(golden):
 
 
 def test_video_colbert_loss_matches_recorded_outputs(golden):
-    model = built()
+    model = small_model(**VIDEO_COLBERT)
 
     def call(text: Tensor, frames: Tensor, video: Tensor) -> Tensor:
         sides = Embeddings(in_turn(frames, video)), Embeddings(normalize(text, dim=-1))
@@ -68,7 +62,7 @@ def test_video_colbert_loss_matches_recorded_outputs(golden):
 
 
 def test_loss_terms_are_logged_and_weights_get_gradients():
-    model = built()
+    model = small_model(**VIDEO_COLBERT)
     terms = model(batch_of(0, 7, 20, 3, 30, 12), epoch=2.0)
     expected = 0.7 * terms["loss_frames"] + 1.2 * terms["loss_video"]
     torch.testing.assert_close(terms["loss"], expected)
@@ -87,4 +81,4 @@ def test_mms_compares_same_modality_level_by_level():
 
 def test_video_colbert_refuses_other_similarities():
     with pytest.raises(InputError, match="--similarity mms"):
-        built(similarity="maxsim")
+        small_model(**VIDEO_COLBERT | {"similarity": "maxsim"})

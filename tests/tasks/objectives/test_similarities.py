@@ -66,7 +66,8 @@ def _weighed(lines, score_K1):
 
 
 @pytest.fixture(
-    params=[((3, 4), 1 << 25), ((3, 4), 0), ((1024, 1024), 1 << 25)], ids=["many", "again", "one"]
+    params=[((3, 4), 1 << 25), ((3, 4), 0), ((1024, 1024), 1 << 25)],
+    ids=["blocks", "recomputed", "one_block"],
 )
 def block(request, monkeypatch):
     """Many blocks, with products stored or recomputed for the gradient, and one block."""

@@ -39,7 +39,6 @@ def test_accuracy_supports_any_number_of_answers():
 def test_exact_match_is_share_of_normalised_answers():
     people = HumanAnswers([["Yes!"], ["1,000"], ["yes"], ["a cat", "Cat", "dog"], ["x"] * 3 + ["y"] * 9])
     assert people.exact_match(["yes", "1000", "no", "cat", "x"]) == pytest.approx([1, 1, 0, 2 / 3, 1 / 4])
-    assert HumanAnswers([]).exact_match([]).shape == (0,)
 
 
 @pytest.mark.parametrize(

@@ -3,22 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from score_batches import CountedScore
 
 from polypool.tasks.scoring import metrics
 from polypool.tasks.scoring.metrics import Positives, Ranks, rank_both_ways
-
-
-class Asked:
-    """Returns blocks of a matrix, and counts the requests of each score."""
-
-    def __init__(self, sim_RC: torch.Tensor) -> None:
-        self.sim_RC, self.times_RC, self.largest = sim_RC, np.zeros(sim_RC.shape, int), (0, 0)
-
-    def __call__(self, rows: slice, columns: slice) -> torch.Tensor:
-        block = self.sim_RC[rows, columns]
-        self.times_RC[rows, columns] += 1
-        self.largest = tuple(map(max, self.largest, block.shape))
-        return block
 
 
 def pairs(rows: int, columns: int, *, more: int) -> Positives:
@@ -67,20 +55,20 @@ def test_both_directions_match_counts_over_full_matrix(tile, held, dtype, more, 
 
 
 def test_each_score_is_computed_once(tile):
-    score = Asked(torch.rand(20, 61, generator=torch.Generator().manual_seed(0)))
+    score = CountedScore(torch.rand(20, 61, generator=torch.Generator().manual_seed(0)))
     rank_both_ways(score, pairs(20, 61, more=30))
-    assert (score.times_RC == 1).all()
+    assert (score.requests_VT == 1).all()
     assert all(size <= most for size, most in zip(score.largest, tile, strict=True))
 
 
 def test_only_uncached_right_answer_tiles_are_recomputed(monkeypatch):
     monkeypatch.setattr(metrics, "TILE", (5, 7))
     monkeypatch.setattr(metrics, "CACHED", 5 * 7 * 4)
-    score = Asked(torch.rand(20, 60, generator=torch.Generator().manual_seed(0)))
+    score = CountedScore(torch.rand(20, 60, generator=torch.Generator().manual_seed(0)))
     of_rows = pairs(20, 60, more=0)
     rank_both_ways(score, of_rows)
     twice_RC = np.zeros((20, 60), bool)
     for row, column in zip(np.arange(60) * 20 // 60, np.arange(60), strict=True):
         twice_RC[row // 5 * 5 : row // 5 * 5 + 5, column // 7 * 7 : column // 7 * 7 + 7] = True
     twice_RC[:5, :7] = False  # the first tile fits in the cache
-    np.testing.assert_array_equal(score.times_RC, 1 + twice_RC)
+    np.testing.assert_array_equal(score.requests_VT, 1 + twice_RC)

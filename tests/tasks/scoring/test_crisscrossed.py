@@ -161,3 +161,5 @@ def test_ensemble_averages_scores_of_all_directions():
     assert together.metrics == one.evaluate(mean).metrics
     for direction in DIRECTIONS:
         np.testing.assert_array_equal(together.rank_Q[direction], one.evaluate(mean).rank_Q[direction])
+    half = Matrices(*(x.half() for x in vars(one.score).values()))
+    assert mean_score([half, half])(slice(0, 2), slice(0, 3)).dtype == torch.float32

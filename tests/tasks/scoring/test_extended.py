@@ -2,38 +2,36 @@
 
 import csv
 from io import StringIO
+from itertools import permutations
 
 import numpy as np
 import pytest
 import torch
+from score_batches import CountedScore
 
 from polypool.tasks.datasets.coco_judgments import Extended
 from polypool.tasks.scoring import extended
-from polypool.tasks.scoring.extended import evaluate_extended, false_negatives, queries_of
+from polypool.tasks.scoring.extended import (
+    chance_precision,
+    evaluate_extended,
+    false_negatives,
+    precision_at_r,
+    queries_of,
+)
+from polypool.tasks.scoring.metrics import Positives
 
 DIRECTIONS = ("i2t", "t2i")
 
 
-class Blocks:
-    """Returns blocks of a score matrix, and counts the requests of each score."""
-
-    def __init__(self, sim_NG: torch.Tensor) -> None:
-        self.sim_NG, self.times_NG = sim_NG, torch.zeros(sim_NG.shape)
-
-    def __call__(self, images: slice, captions: slice) -> torch.Tensor:
-        self.times_NG[images, captions] += 1
-        return self.sim_NG[images, captions]
-
-
-class OfPairs(Blocks):
+class PairScore(CountedScore):
     """Stub of a cross-encoder, which scores selected pairs."""
 
     def __call__(self, images: slice, captions: slice) -> torch.Tensor:
-        pytest.fail("it is asked for a whole block")
+        pytest.fail("a whole block was requested")
 
     def of_all(self, row_V: np.ndarray, column_T: np.ndarray) -> torch.Tensor:
-        self.times_NG[row_V[:, None], column_T[None]] += 1
-        return self.sim_NG[row_V][:, column_T]
+        self.requests_VT[row_V[:, None], column_T[None]] += 1
+        return self.sim_VT[row_V][:, column_T]
 
 
 class Case:
@@ -77,31 +75,36 @@ class Case:
         return bool(self.owner_T[caption] == image)
 
 
-def of_query(order: list[int], right: set[int], total: int) -> dict[str, float]:
-    """Return the metrics of one query, by definition."""
-    hits = [sum(item in right for item in order[:rank]) for rank in range(1, total + 1)]
-    at_hits = [hits[rank] / (rank + 1) for rank in range(total) if order[rank] in right]
-    return {"map_at_r": sum(at_hits) / total, "r_precision": hits[-1] / total, "R1": float(order[0] in right)}
+def of_order(order: list[int], right: set[int], total: int) -> tuple[float, float]:
+    """Return both metrics of one query's ordered results, by definition."""
+    precisions, hits = [], 0
+    for rank, item in enumerate(order[:total], start=1):
+        hits += item in right
+        precisions.append(hits / rank if item in right else 0.0)
+    return sum(precisions) / total, hits / total
 
 
 @pytest.mark.parametrize("unknown", [False, True])
 def test_extended_metrics_match_explicit_rules(unknown):
     case = Case()
-    found = evaluate_extended(Blocks(case.sim_NG), case.asked(case.extended(unknown=unknown)))
+    found = evaluate_extended(CountedScore(case.sim_NG), case.asked(case.extended(unknown=unknown)))
     both = 0.0
     for direction in DIRECTIONS:
         expected, rows, errors, missed = {}, case.rows(direction), 0, []
         for query, answers in case.of[direction].items():
             order = np.argsort(-rows[query]).tolist()
-            expected[query] = of_query(order, {*answers}, len(answers) + unknown)
+            expected[query] = (
+                *of_order(order, {*answers}, len(answers) + unknown),
+                float(order[0] in answers),
+            )
             if not case.own(direction, query, order[0]):
                 errors += 1
                 missed += [query] if order[0] in answers else []
             assert found.first_Q[direction][query] == order[0]
             assert found.rank_Q[direction][query] == min(order.index(item) for item in answers)
-        for name in ("map_at_r", "r_precision", "R1"):
+        for place, name in enumerate(("map_at_r", "r_precision", "R1")):
             values = np.full(len(rows), np.nan)
-            values[list(expected)] = [one[name] for one in expected.values()]
+            values[list(expected)] = [one[place] for one in expected.values()]
             np.testing.assert_allclose(found.of_query[f"{direction}_{name}"], values, atol=1e-12)
             assert found.metrics[f"{direction}/{name}"] == pytest.approx(100 * np.nanmean(values))
         assert found.metrics[f"{direction}/queries"] == len(expected)
@@ -117,7 +120,7 @@ def test_extended_metrics_match_explicit_rules(unknown):
 
 def test_false_negatives_are_listed_with_top_result():
     case = Case()
-    found = evaluate_extended(Blocks(case.sim_NG), case.asked())
+    found = evaluate_extended(CountedScore(case.sim_NG), case.asked())
     table = false_negatives(found, image_ids=case.image_ids, caption_ids=case.caption_ids, texts=case.texts)
     rows = list(csv.DictReader(StringIO(table.decode(), newline="")))
     ids = {"i2t": (case.image_ids, case.caption_ids), "t2i": (case.caption_ids, case.image_ids)}
@@ -136,8 +139,58 @@ def test_false_negatives_are_listed_with_top_result():
 def test_scores_are_computed_once_and_pairs_only_for_queries(monkeypatch, chunk):
     monkeypatch.setattr(extended, "_CHUNK", chunk)
     case = Case()
-    blocks, pairs = Blocks(case.sim_NG), OfPairs(case.sim_NG)
+    blocks, pairs = CountedScore(case.sim_NG), PairScore(case.sim_NG)
     found, alike = (evaluate_extended(score, case.asked()) for score in (blocks, pairs))
-    assert (blocks.times_NG == 1).all()
-    assert pairs.times_NG.sum() == 11 * len(case.owner_T) + 13 * 30
+    assert (blocks.requests_VT == 1).all()
+    assert pairs.requests_VT.sum() == 11 * len(case.owner_T) + 13 * 30
     assert found.metrics == alike.metrics
+
+
+def of_scores(scores: list[float], right: set[int], total: int) -> np.ndarray:
+    """Return both metrics averaged over all orders that sort the scores."""
+    best_first = sorted(scores, reverse=True)
+    every = [list(order) for order in permutations(range(len(scores)))]
+    orders = [order for order in every if [scores[item] for item in order] == best_first]
+    return np.mean([of_order(order, right, total) for order in orders], axis=0)
+
+
+def drawn(
+    seed: int, *, queries: int, gallery: int, most: int
+) -> tuple[list[set[int]], Positives, np.ndarray]:
+    """Return random right answers, and R, which is one above their number for every other query."""
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(1, most + 1, queries)
+    right = [set(rng.choice(gallery, size, replace=False).tolist()) for size in sizes]
+    pairs = np.array([(query, item) for query, items in enumerate(right) for item in items])
+    positives = Positives.from_pairs(*pairs.T, queries=queries, gallery=gallery)
+    return right, positives, np.array([len(items) + query % 2 for query, items in enumerate(right)])
+
+
+@pytest.mark.parametrize(("seed", "chunk"), [(0, 1 << 22), (1, 20)])
+def test_precision_averages_over_orders_of_ties(monkeypatch, seed, chunk):
+    monkeypatch.setattr(extended, "_CHUNK", chunk)
+    rng = np.random.default_rng(seed)
+    score_AG = rng.integers(0, 3, (12, 6)).astype(np.float32)
+    right, positives, total_A = drawn(seed, queries=12, gallery=6, most=5)
+    total_A[0] += 4  # more right answers than results
+    map_A, precision_A, tied_A = precision_at_r(torch.from_numpy(score_AG), positives, total_A)
+    for query, items in enumerate(right):
+        scores, total = score_AG[query].tolist(), int(total_A[query])
+        assert (map_A[query], precision_A[query]) == pytest.approx(of_scores(scores, items, total))
+        reached = set(sorted(scores, reverse=True)[:total])
+        mixed = any(
+            len({item in items for item, score in enumerate(scores) if score == level}) == 2
+            for level in reached
+        )
+        assert tied_A[query] == mixed
+
+
+def test_chance_precision_equals_that_of_constant_scores():
+    right, positives, total_A = drawn(0, queries=9, gallery=6, most=6)
+    total_A[0] += 3
+    found = precision_at_r(torch.zeros(9, 6), positives, total_A)
+    expected = np.mean(
+        [of_scores([0.0] * 6, items, int(total)) for items, total in zip(right, total_A, strict=True)], axis=0
+    )
+    assert [x_A.mean() for x_A in found[:2]] == pytest.approx(expected)
+    assert chance_precision(positives, total_A) == pytest.approx(100 * expected)

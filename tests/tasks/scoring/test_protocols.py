@@ -6,7 +6,6 @@ from polypool.infra.errors import InputError
 from polypool.tasks.adapter import Score
 from polypool.tasks.scoring.evaluation import RetrievalGallery, evaluate_protocol
 from polypool.tasks.scoring.protocols import PROTOCOLS, ScoringProtocol, protocol_named
-from polypool.tasks.scoring.scores import mean_score
 
 
 def blocks_of(sim_VT: torch.Tensor) -> Score:
@@ -53,14 +52,6 @@ def test_val_1k_uses_first_1000_images_or_all(images, used):
     first = blocks_of(sim_VT[:used, : 2 * used])
     alone = evaluate_protocol(protocol_named("whole"), first, owner_T[: 2 * used], used)
     assert result.metrics == alone.metrics
-
-
-def test_ensemble_averages_scores():
-    one, two = (torch.randn(20, 40, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1))
-    owner_T, whole = np.repeat(np.arange(20), 2), protocol_named("whole")
-    together = evaluate_protocol(whole, mean_score([blocks_of(one), blocks_of(two)]), owner_T, 20)
-    assert together.metrics == evaluate_protocol(whole, blocks_of((one + two) / 2), owner_T, 20).metrics
-    assert mean_score([blocks_of(one.half())] * 3)(slice(0, 2), slice(0, 3)).dtype == torch.float32
 
 
 def test_wrong_split_size_error_lists_fitting_protocols():

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from describing import bytes_of, corpus_of_files, in_this_process, interrupted
+from fake_extractor import bytes_of, corpus_of_files, in_this_process, interrupted
 from pictures import write_odd
 from PIL import Image
-from verbs import exit_code, reasons
+from verbs import reasons
 
 from polypool.encoders.backbones.cells import Cells
 from polypool.infra.errors import InputError
@@ -89,21 +89,6 @@ def test_features_match_backbone_and_bad_images_are_listed(corpus, bad, store):
     assert manifest.skipped["count"] == len(bad)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--backbone", "cell"), "Did you mean 'cells'"),
-        (("--splits", "dev"), "there are"),
-        (("--batch", "0"), "at least 1"),
-    ],
-)
-def test_bad_arguments_exit_2_with_message(corpus, tmp_path, capsys, arguments, message):
-    usual = ("--corpus", corpus, "--out", tmp_path / "store")
-    assert exit_code(verb.main, *usual, *arguments) == 2
-    assert message in capsys.readouterr().err
-    assert not (tmp_path / "store" / "manifest.json").exists()
-
-
 def test_extract_needs_images_and_statistics_need_train_split(tmp_path, here):
     items = [Item(id=str(i), split="train", captions=("a",), path=f"{i}.jpg") for i in range(3)]
     write_corpus(tmp_path / "gone", items, source={}, images=tmp_path)
@@ -161,6 +146,14 @@ def test_store_stays_readable_while_splits_are_added(corpus, tmp_path, monkeypat
     extract(**what, splits=("test",))
     assert set(FeatureStore.open(tmp_path / "store").ids.to_pylist()) == {it.id for it in wanted(corpus)}
     assert FeatureStore.open(tmp_path / "store").manifest.source["limit"] is None
+
+
+def test_store_on_the_hub_is_private_and_created(corpus, tmp_path, hub):
+    what = {"corpus": corpus, "splits": ("test",)}
+    extract(**what, out="hf://datasets/me/cells")
+    extract(**what, out=tmp_path)
+    assert hub.repos["me/cells"].private
+    assert hub.repos["me/cells"].files == bytes_of(tmp_path)
 
 
 def test_incompatible_extension_is_refused_and_store_kept(corpus, tmp_path):

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from describing import bytes_of, corpus_of_files, in_this_process, interrupted
 from detectors import write_detector
+from fake_extractor import bytes_of, corpus_of_files, in_this_process, interrupted
 from pictures import noise
 from PIL import Image
 

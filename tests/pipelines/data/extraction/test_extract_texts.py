@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from corpora import make_corpus, make_questions
-from describing import in_this_process
+from fake_extractor import in_this_process
 from tiny_models import save_bert, save_clip, save_siglip
 from verbs import exit_code, reasons
 
@@ -37,16 +37,6 @@ def corpus(tmp_path: Path) -> Run:
     return make_corpus(tmp_path, train=24, val=6, test=8)
 
 
-def extracted(run: Run, folder: Path, backbone: str, **options) -> FeatureStore:
-    verb.extract(corpus=Path(run.data.corpus), out=folder, backbone=backbone, texts=True, **options)
-    return FeatureStore.open(folder)
-
-
-def all_texts(run: Run) -> dict[str, list[str]]:
-    opened = open_corpus(run.data.corpus)
-    return {split: [q.question for q in opened.questions(split)] for split in opened.splits}
-
-
 def states(name: str, texts: list[str]) -> list[np.ndarray]:
     """Return the last hidden states of each unpadded text, by transformers' tokenizer and model."""
     from transformers import AutoModel, AutoTokenizer
@@ -58,8 +48,10 @@ def states(name: str, texts: list[str]) -> list[np.ndarray]:
 
 def test_each_distinct_text_stores_its_token_states(tmp_path, bert):
     run = make_questions(tmp_path, train=24, val=6, test=8)
-    store = extracted(run, tmp_path / "texts", f"bert(name={bert!r})", dtype="float32", batch=5)
-    by_split = all_texts(run)
+    what = {"corpus": Path(run.data.corpus), "backbone": f"bert(name={bert!r})", "texts": True}
+    verb.extract(**what, out=tmp_path / "texts", dtype="float32", batch=5)
+    store, opened = FeatureStore.open(tmp_path / "texts"), open_corpus(run.data.corpus)
+    by_split = {split: [q.question for q in opened.questions(split)] for split in opened.splits}
     distinct = list(dict.fromkeys(text for texts in by_split.values() for text in texts))
     assert 10 < len(distinct) < sum(map(len, by_split.values()))
     assert store.ids.to_pylist() == [text_id(text) for text in distinct]

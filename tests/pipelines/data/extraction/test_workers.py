@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import ray
-from describing import Noting, bytes_of, corpus_of_files, in_this_process
+from fake_extractor import FakeExtractor, bytes_of, corpus_of_files, in_this_process
 from pictures import noise
 from programs import soon
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("one_ray")
 
 
 def rows(made: Any, **options: Any) -> Iterator[dict[str, Any]]:
-    return stream(made, extractor=Noting, options=options, gpu=False)
+    return stream(made, extractor=FakeExtractor, options=options, gpu=False)
 
 
 @pytest.mark.ray
@@ -39,9 +39,20 @@ def test_slow_rows_keep_their_order(capfd):
     assert said.out + said.err == "", "Ray must print nothing"
 
 
+@pytest.mark.ray
+def test_worker_without_a_core_gets_no_batch():
+    other = ray.remote(FakeExtractor).options(num_cpus=1).remote()
+    ray.get(other.__ray_ready__.remote())
+    names = [*map(str, range(9))]
+    found = [*rows(batches(*names))]
+    assert [row["id"] for row in found] == names
+    assert len({row["process"] for row in found}) == 1, "the other core is not free"
+    ray.kill(other)
+
+
 def test_worker_overrides_omp_num_threads(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "16")
-    _Worker(Noting, {"threads": 2})
+    _Worker(FakeExtractor, {"threads": 2}, ())
     assert os.environ["OMP_NUM_THREADS"] == "2"
 
 

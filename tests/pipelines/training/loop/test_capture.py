@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from asking import META, as_on_a_gpu
+from gpu_paths import META, gpu_paths_on_cpu
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
@@ -111,7 +111,7 @@ def test_captured_steps_match_eager_training(objective, optim, monkeypatch, tmp_
         return terms
 
     monkeypatch.setattr(captured, "train_step", train_step)
-    with as_on_a_gpu():
+    with gpu_paths_on_cpu():
         captured.train()
     assert recorder.replays > 10
     assert outside == {"aten.fill_.Scalar", "aten._foreach_copy_.default"}, (

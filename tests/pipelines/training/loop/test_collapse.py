@@ -7,8 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from corpora import make_corpus, make_questions
-from joint_runs import join
+from corpora import joint_run, make_corpus, make_questions
 from toy import FolderLog, Toy, toy_run, trainer_of
 
 from polypool.infra.registry import OBJECTIVES, TASKS
@@ -157,7 +156,7 @@ def test_collapsed_task_of_joint_run_is_named(tmp_path):
     pairs, asked = (
         replace(make(tmp_path / make.__name__), text=text) for make in (make_corpus, make_questions)
     )
-    run = join(pairs=(0.5, pairs), vqa=(0.5, asked), optim=pairs.optim)
+    run = joint_run(pairs=(0.5, pairs), vqa=(0.5, asked), optim=pairs.optim)
     adapter = TASKS.build(run.task, run)
     model = adapter.model()
     means = {f"pairs/{name}": value for name, value in MEANS.items()}

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from corpora import make_corpus, make_questions
-from joint_runs import join
+from corpora import joint_run, make_corpus, make_questions
 from torch import Tensor
-from toy import FolderReport, same_weights, trainer_of
+from toy import trainer_of
 from workers import run_workers
 
 from polypool.infra.checks import run_checks
@@ -43,7 +42,7 @@ def together(folder: Path, *, chunk: int) -> Run:
     asked = replace(make_questions(folder / "asked", train=8, val=4, test=4), text=TEXT)
     asked = derive(asked, visual="frames(width=16, dropout=0.2)")
     optim = replace(pairs.optim, epochs=1, batch=12, chunk=chunk)
-    run = join(pairs=(0.5, pairs), vqa=(0.5, asked), optim=optim)
+    run = joint_run(pairs=(0.5, pairs), vqa=(0.5, asked), optim=optim)
     return replace(run, recipe="tiny_joint", aggregator="mean", log_every=1, figures=False)
 
 
@@ -75,21 +74,6 @@ def test_chunks_and_workers_change_only_rounding(tmp_path, kind):
         # Adam divides near-zero gradients by near-zero roots, which magnifies rounding
         torch.testing.assert_close(found, weights, rtol=1e-5, atol=1e-6)
     assert len(losses) == (4 if kind == "captions" else len(losses))  # an epoch of three steps logs two
-
-
-def test_killed_chunked_run_resumes_to_same_weights(tmp_path):
-    run = captions(tmp_path / "data", chunk=5)
-    run = replace(run, checkpoint_every=1)
-    whole = trainer_of(run, tmp_path / "whole")
-    whole.train()
-    report = FolderReport(fail_after=2)
-    with pytest.raises(KeyboardInterrupt):
-        trainer_of(run, tmp_path / "part", report).train()
-    torch.manual_seed(123)
-    again = trainer_of(run, tmp_path / "part")
-    again.resume(report.last)
-    again.train()
-    assert same_weights(again.model.state_dict(), whole.model.state_dict())
 
 
 @pytest.mark.parametrize(

@@ -1,39 +1,27 @@
 import shutil
-import sys
 from dataclasses import replace
 
 import pytest
 from corpora import make_corpus
+from verbs import called
 
 from polypool.infra.errors import InputError
 from polypool.infra.tracking import Tracker, find_runs, tracking_uri
-from polypool.pipelines.commands import train
 from polypool.pipelines.training import train as start
 from polypool.pipelines.training.train import read_original
 from polypool.tasks.run import to_json
 
 
 @pytest.fixture
-def home(new_home):
-    return new_home
-
-
-@pytest.fixture
-def run(home):
-    made = make_corpus(home, train=16, val=8, test=8)
+def run(new_home):
+    made = make_corpus(new_home, train=16, val=8, test=8)
     return replace(made, optim=replace(made.optim, epochs=1), figures=False)
 
 
-def verb(monkeypatch, capsys, *arguments: str) -> str:
-    monkeypatch.setattr(sys, "argv", ["polypool train", "rerun", *arguments])
-    train.main()
-    return capsys.readouterr().out
-
-
-def test_rerun_reproduces_scores(run, home, monkeypatch, capsys):
+def test_rerun_reproduces_scores(run, new_home):
     first = start.start(run)
-    out = verb(monkeypatch, capsys, first)
-    again, before = find_runs(tracking_uri(home), "polypool")
+    _, out, _ = called("train", "rerun", first)
+    again, before = find_runs(tracking_uri(new_home), "polypool")
     assert before.run_id == first
     assert again.tags["rerun_of"] == first
     assert again.params == before.params
@@ -45,14 +33,14 @@ def test_rerun_reproduces_scores(run, home, monkeypatch, capsys):
     assert "data.corpus: then" not in out
 
 
-def test_dry_rerun_lists_differences_and_trains_nothing(run, home, monkeypatch, capsys):
+def test_dry_rerun_lists_differences_and_trains_nothing(run, new_home):
     first = start.start(run)
-    tracker = Tracker.attach(tracking_uri(home), first, running=False)
+    tracker = Tracker.attach(tracking_uri(new_home), first, running=False)
     tracker.tags({"git_commit": "0" * 40, "torch": "0.4.0", "numpy": "", "git_dirty": "false"})
     features = tracker.tag("data.features")
-    shutil.rmtree(home / "features")
-    make_corpus(home, train=16, val=8, test=8, seed=1)
-    out = verb(monkeypatch, capsys, first, "--dry-run")
+    shutil.rmtree(new_home / "features")
+    make_corpus(new_home, train=16, val=8, test=8, seed=1)
+    _, out, _ = called("train", "rerun", first, "--dry-run")
     lines = [line.strip() for line in out.splitlines()]
     assert f"tiny mean seed 0 (run {first})" in lines
     then = {"git_commit": "0" * 40, "torch": "0.4.0", "data.features": features}
@@ -61,7 +49,7 @@ def test_dry_rerun_lists_differences_and_trains_nothing(run, home, monkeypatch, 
     assert any(line.startswith("data.corpus: then ") for line in lines)
     assert "not recorded then: numpy" in lines
     assert not any(line.startswith(("data.images_train", "python")) for line in lines)
-    assert len(find_runs(tracking_uri(home), "polypool", finished=False)) == 1
+    assert len(find_runs(tracking_uri(new_home), "polypool", finished=False)) == 1
 
 
 def recorded_run(run, home, tags) -> Tracker:
@@ -69,8 +57,8 @@ def recorded_run(run, home, tags) -> Tracker:
     return Tracker.start("polypool", tags=tags, **given)
 
 
-def test_rerun_refuses_unusable_settings(run, home):
-    bare = recorded_run(run, home, {"kind": "train"})
+def test_rerun_refuses_unusable_settings(run, new_home):
+    bare = recorded_run(run, new_home, {"kind": "train"})
     for settings, message in (
         (None, r"cannot be repeated: its settings, the artifact run\.json, were deleted"),
         ({**to_json(run), "aggregater": "mean"}, "Did you mean 'aggregator'"),
@@ -84,4 +72,4 @@ def test_rerun_refuses_unusable_settings(run, home):
     with pytest.raises(InputError, match="no run 'none'"):
         read_original("none")
     with pytest.raises(InputError, match="is an ensemble; give one of its members"):
-        read_original(recorded_run(run, home, {"kind": "ensemble"}).run_id)
+        read_original(recorded_run(run, new_home, {"kind": "ensemble"}).run_id)

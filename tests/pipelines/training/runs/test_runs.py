@@ -3,7 +3,6 @@
 import json
 import os
 import socket
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -12,10 +11,10 @@ from pathlib import Path
 
 import pytest
 from toy import toy_run
+from verbs import called
 
 from polypool.infra.errors import InputError
 from polypool.infra.tracking import Tracker, tracking_uri
-from polypool.pipelines.commands import runs as module
 from polypool.pipelines.comparison import runs as run_list
 from polypool.pipelines.training import train as training
 from polypool.pipelines.training.record import COLLAPSED, locked_run, run_folder, tags, take_run
@@ -44,11 +43,9 @@ def made(home) -> Iterator[dict[str, Tracker]]:
         tracker._call("delete_run")
 
 
-def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    capsys.readouterr()
-    monkeypatch.setattr(sys, "argv", ["runs", "--experiment", "several", *words])
-    module.main()
-    return capsys.readouterr().out
+def said(*words: str) -> str:
+    _, out, _ = called("runs", "--experiment", "several", *words)
+    return out
 
 
 def line_of(tracker: Tracker, lines: list[str]) -> str:
@@ -56,7 +53,7 @@ def line_of(tracker: Tracker, lines: list[str]) -> str:
     return line
 
 
-def test_runs_are_sorted_by_task_and_score(home, monkeypatch, capsys):
+def test_runs_are_sorted_by_task_and_score(home):
     uri, made = tracking_uri(home), {}
     for name, task, score, more in (
         ("mean", "vqa", 24.2, {}),
@@ -72,7 +69,7 @@ def test_runs_are_sorted_by_task_and_score(home, monkeypatch, capsys):
         )
         made[name].log(({"test/score": score} if score else {}) | more, step=1)
         made[name].finish("FINISHED" if score else "FAILED")
-    table = said(monkeypatch, capsys).splitlines()
+    table = said().splitlines()
     lines = [line.split() for line in table[2:]]
     assert [line[:5] for line in lines] == [
         [made["lip"].run_id[:8], "image_text", "toy", "lip", "0"],
@@ -88,8 +85,8 @@ def test_runs_are_sorted_by_task_and_score(home, monkeypatch, capsys):
         tracker._call("delete_run")
 
 
-def test_list_shows_progress_and_process_of_each_run(made, monkeypatch, capsys):
-    lines = said(monkeypatch, capsys).splitlines()
+def test_list_shows_progress_and_process_of_each_run(made):
+    lines = said().splitlines()
     (header,) = (line for line in lines if line.startswith("run "))
     names = "run task data features aggregator seed score protocol recipe state epoch age trained by"
     assert header.split() == names.split()
@@ -106,7 +103,7 @@ def test_list_shows_progress_and_process_of_each_run(made, monkeypatch, capsys):
     assert " FAILED " in of["ended"]
     assert of["ended"].endswith(" s")
     assert lines[-1].startswith("1 of them shown as running is trained by nobody: --mark-dead")
-    listed = {row["run_id"]: row for row in json.loads(said(monkeypatch, capsys, "--json"))}
+    listed = {row["run_id"]: row for row in json.loads(said("--json"))}
     assert [listed[of.run_id]["process"] for of in made.values()] == ["alive", "dead", "unknown", ""]
     alive = listed[made["alive"].run_id]
     assert (alive["epoch"], alive["epochs"]) == (2, 3)
@@ -114,13 +111,13 @@ def test_list_shows_progress_and_process_of_each_run(made, monkeypatch, capsys):
     assert 0 <= alive["age"] < 600
 
 
-def test_mark_dead_changes_only_dead_runs(made, monkeypatch, capsys):
+def test_mark_dead_changes_only_dead_runs(made):
     here = sorted(run_folder(Path.cwd(), "").glob("*"))
-    out = said(monkeypatch, capsys, "--mark-dead")
+    out = said("--mark-dead")
     assert out.startswith(f"run {made['dead'].run_id}: no process trains it, now KILLED\n\n")
     states = {name: tracker.status() for name, tracker in made.items()}
     assert states == {"alive": "RUNNING", "dead": "KILLED", "elsewhere": "RUNNING", "ended": "FAILED"}
-    assert said(monkeypatch, capsys, "--mark-dead").startswith("no dead run was found\n")
+    assert said("--mark-dead").startswith("no dead run was found\n")
     assert sorted(run_folder(Path.cwd(), "").glob("*")) == here, "files must be written only in the home"
 
 
@@ -144,21 +141,21 @@ def test_resumed_run_is_not_marked_dead(made, home):
     assert made["dead"].status() == "RUNNING"
 
 
-def test_sweep_without_process_is_marked_dead(made, home, monkeypatch, capsys):
+def test_sweep_without_process_is_marked_dead(made, home):
     place = {"uri": tracking_uri(home), "home": home, "name": "sweep"}
     tracker = made["sweep"] = Tracker.start(
         "several", **place, tags={"kind": "sweep", "recipe": "toy"}, params={}
     )
     with ThreadPoolExecutor(1) as somebody, ExitStack() as stack:
         somebody.submit(stack.enter_context, locked_run(tracker)).result()
-        line = line_of(tracker, said(monkeypatch, capsys, "--mark-dead").splitlines())
+        line = line_of(tracker, said("--mark-dead").splitlines())
         assert "sweep of toy" in line
         assert line.endswith(f"process {os.getpid()} on {socket.gethostname()}")
         somebody.submit(stack.close).result()
     assert tracker.status() == "FINISHED"
-    assert tracker.run_id[:8] not in said(monkeypatch, capsys)
+    assert tracker.run_id[:8] not in said()
     assert not run_folder(home, tracker.run_id).exists()
     again = Tracker.attach(tracking_uri(home), tracker.run_id)
     run_folder(home, again.run_id).mkdir()
-    out = said(monkeypatch, capsys, "--mark-dead")
+    out = said("--mark-dead")
     assert f"run {again.run_id}: no process trains it, now KILLED" in out

@@ -1,18 +1,71 @@
 """Training while the MLflow server is down; the log is sent when it is back."""
 
+import os
+import subprocess
+import sys
+import time
+import urllib.request
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
-from mlflow_server import Server
 from safetensors.torch import load_file
 from toy import FolderReport, toy_run, trainer_of
 
 from polypool.infra.errors import InputError
+from polypool.infra.ray import free_ports
 from polypool.infra.tracking import Sender, Tracker, tracking_uri
 from polypool.pipelines.training import train as training
 from polypool.pipelines.training.checkpoint import Snapshot
 from polypool.pipelines.training.record import tags
+
+APP = """
+import sys
+from werkzeug.serving import make_server
+from mlflow.server import app
+make_server("127.0.0.1", int(sys.argv[1]), app, threaded=True).serve_forever()
+"""
+
+
+class Server:
+    """A real MLflow server on the loopback address, not started yet; a folder holds database, artifacts and log."""
+
+    def __init__(self, folder: Path) -> None:
+        (self.port,) = free_ports(1)
+        self.uri = f"http://127.0.0.1:{self.port}"
+        self.env = {
+            "_MLFLOW_SERVER_FILE_STORE": f"sqlite:///{folder}/server.db",
+            "_MLFLOW_SERVER_REGISTRY_STORE": f"sqlite:///{folder}/server.db",
+            "_MLFLOW_SERVER_ARTIFACT_ROOT": "mlflow-artifacts:/",
+            "_MLFLOW_SERVER_ARTIFACT_DESTINATION": str(folder / "artifacts"),
+            "_MLFLOW_SERVER_SERVE_ARTIFACTS": "true",
+        }
+        self._log = folder / "server.log"
+        self._process: subprocess.Popen | None = None
+
+    def start(self) -> None:
+        """Start the server, and wait until it answers."""
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", APP, str(self.port)], env=os.environ | self.env, stdout=log, stderr=log
+            )
+        limit = time.monotonic() + 120
+        ask = f"{self.uri}/api/2.0/mlflow/experiments/search?max_results=1"  # creates the database
+        while True:
+            try:
+                urllib.request.urlopen(ask, timeout=120).read()
+                return
+            except OSError:
+                if self._process.poll() is not None or time.monotonic() > limit:
+                    raise RuntimeError(self._log.read_text()[-2000:]) from None
+                time.sleep(0.1)
+
+    def kill(self) -> None:
+        """Send SIGKILL to the server, if it was started."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
 
 
 @pytest.fixture

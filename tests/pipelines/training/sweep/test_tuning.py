@@ -90,9 +90,18 @@ def test_invalid_tuning_settings_are_refused_before_start(settings, budget, mess
         tuning("mean", "kmax(k=5)", settings=settings, budget=budget)
 
 
-def test_budget_without_choose_is_refused():
-    with pytest.raises(InputError, match="name their settings with --choose"):
-        swept("mean", choose=())
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"choose": ()}, "name their settings with --choose"),
+        ({"seeds": 0}, "--seeds must be at least 1, not 0"),
+        ({"seeds": 1001}, "--seeds must be below 1,001, not 1001"),
+        ({"first_seed": -1}, "--first-seed must be at least 0, not -1"),
+    ],
+)
+def test_invalid_options_are_refused(options, message):
+    with pytest.raises(InputError, match=message):
+        swept("mean", **options)
 
 
 def test_best_complete_trial_is_chosen_and_ties_go_to_first(monkeypatch):
@@ -155,6 +164,7 @@ def test_trials_use_val_only_and_final_run_uses_best_settings(tmp_path, monkeypa
     assert scored == [(False, "val")] * 4 + [(True, "val"), (True, "test")]
     (parent,), trials, final = recorded(tmp_path)
     assert {of.tags["mlflow.parentRunId"] for of in (*trials, *final)} == {parent.run_id}
+    assert parent.params["budget"] == "2", "compare hides the trials of sweeps with a budget"
     pairs = [trials[:2], trials[2:]]
     best = max(pairs, key=lambda pair: sum(of.metrics["dev/best_rsum"] for of in pair))[0]
     assert [of.tags["seed"] for of in final] == ["7"]

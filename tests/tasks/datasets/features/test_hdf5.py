@@ -59,12 +59,14 @@ def test_pos_boxes_select_the_vectors_of_each_id(tmp_path):
     }
 
 
-@pytest.mark.parametrize("layout", ["the only ones", "named", "a file of ids"])
+@pytest.mark.parametrize("layout", ["the only ones", "named", "in a group", "a file of ids"])
 def test_dataset_names_are_guessed_or_given(tmp_path, layout):
     features, ids = RANDOM.random((3, 2, 4), np.float32), np.array(["a/1", "a/2", "b/1"], "S")
     arrays = {"feats": features, "names": ids, "count": np.array(3)}
     if layout == "named":
         arrays |= {"words": ids[::-1], "other": features + 1}
+    elif layout == "in a group":
+        arrays = {"a/feats": features, "image_ids": ids}
     elif layout == "a file of ids":
         del arrays["names"]
         (tmp_path / "ids.json").write_text(json.dumps([id.decode() for id in ids]))
@@ -73,13 +75,17 @@ def test_dataset_names_are_guessed_or_given(tmp_path, layout):
     if layout == "named":
         refused("--key names one of: count (), feats (3, 2, 4), names (3,)", *words, "--ids-key", "names")
         words += ("--key", "feats", "--ids-key", "names")
+    elif layout == "in a group":
+        words += ("--key", "a/feats")
     elif layout == "a file of ids":
         words += ("--ids", tmp_path / "ids.json")
     out = ingested(*words)
     assert ("guessed: ids: the data set 'names' (--ids-key says another)" in out) == (
         layout == "the only ones"
     )
-    assert ("guessed: features: the data set 'feats'" in out) == (layout != "named")
+    assert ("guessed: features: the data set 'feats'" in out) == (
+        layout in ("the only ones", "a file of ids")
+    )
     found = sets_of(tmp_path / "out")
     assert list(found) == ["a/1", "a/2", "b/1"]
     np.testing.assert_array_equal(np.stack(list(found.values())), features)
@@ -216,15 +222,3 @@ def test_external_or_malformed_hdf5_data_is_refused(tmp_path, monkeypatch, write
             file["image_ids"] = np.array([7, 8, 9])
     refused(message, "hdf5", "--file", tmp_path / "features.h5", "--out", tmp_path / "out")
     assert not (tmp_path / "out" / "manifest.json").exists()
-
-
-def test_key_reads_groups_but_not_external_links(tmp_path):
-    elsewhere(tmp_path)
-    with h5py.File(tmp_path / "features.h5", "w") as file:
-        file["image_ids"] = np.array([7, 8, 9])
-        file["here/features"] = np.ones((3, 2, 4), "f4")
-        file["there"] = h5py.ExternalLink("other.h5", "/")
-    options = ("hdf5", "--file", tmp_path / "features.h5", "--out", tmp_path / "out", "--key")
-    refused(ELSEWHERE, *options, "there/image_features")
-    ingested(*options, "here/features")
-    assert list(sets_of(tmp_path / "out")) == ["7", "8", "9"]

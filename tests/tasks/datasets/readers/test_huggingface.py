@@ -140,12 +140,14 @@ def test_webdataset_shards_become_images_with_captions(tmp_path):
     files = [each for n in range(6) for each in ((f"in/{n}.json", told[n]), (f"in/{n}.png", picture(90 + n)))]
     shard(tmp_path / "b.tar.gz", files)
     listed = [*samples(range(5)), ("5.png", picture(5)), ("5.txt", "the first\n\nthe second\n")]
-    words = (*shard(tmp_path / "a.tar", listed), tmp_path / "b.tar.gz")
+    shard(tmp_path / "c.tar", [("1.jpg", picture(1, "jpeg")), ("1.caption", "un café\n")])
+    words = (*shard(tmp_path / "a.tar", listed), tmp_path / "b.tar.gz", tmp_path / "c.tar")
     said, corpus, _ = corpus_of(tmp_path / "out", *words)
     assert "splits are random: train/val/test 80/10/10, seed 0" in said
     assert "a quote in the file" not in said
-    assert dict(corpus.splits) == {"train": 8, "val": 2, "test": 2}
+    assert dict(corpus.splits) == {"train": 9, "val": 2, "test": 2}
     items = {item.id: item for split in corpus.splits for item in corpus.items(split)}
+    assert items["c/1.jpg"].captions == ("un café",)
     assert items["a/4.png"].captions == ("the picture 4",)
     assert items["a/5.png"].captions == ("the first", "the second")
     assert items["b.tar/in/3.png"].captions == ("one", "two 3")

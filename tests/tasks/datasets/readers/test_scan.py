@@ -18,10 +18,11 @@ def write_split(
     each: int = 5,
     rows: str = "once",
     ids: str = "once",
+    shape: tuple[int, ...] = (4, 8),
 ) -> np.ndarray:
-    """Write the three files of a split; `rows` and `ids` are per image or per caption."""
+    """Write the three files of a split; `rows` and `ids` are per image or per caption, `shape` is an image's."""
     folder.mkdir(exist_ok=True)
-    features = RANDOM.standard_normal((images, 4, 8)).astype(np.float32)
+    features = RANDOM.standard_normal((images, *shape)).astype(np.float32)
     np.save(folder / f"{name}_ims.npy", np.repeat(features, each, axis=0) if rows == "each" else features)
     captions = [f"caption {i} of café {n}\u2028!" for n in range(start, start + images) for i in range(each)]
     (folder / f"{name}_caps.txt").write_text("\n".join(captions) + "\n", "utf-8")
@@ -31,12 +32,19 @@ def write_split(
 
 
 @pytest.mark.parametrize(
-    ("rows", "ids", "each"),
-    [("once", "once", 5), ("each", "once", 5), ("once", "each", 5), ("each", "each", 1)],
+    ("rows", "ids", "each", "shape"),
+    [
+        ("once", "once", 5, (4, 8)),
+        ("each", "once", 5, (4, 8)),
+        ("once", "each", 5, (4, 8)),
+        ("each", "each", 1, (4, 8)),
+        ("once", "once", 5, (8,)),
+    ],
 )
-def test_scan_reads_rows_and_ids_per_image_or_caption(tmp_path, rows, ids, each):
-    train = write_split(tmp_path / "in", "train", rows=rows, ids=ids, each=each)
-    dev = write_split(tmp_path / "in", "dev", images=3, start=6, rows=rows, ids=ids, each=each)
+def test_scan_reads_rows_and_ids_per_image_or_caption(tmp_path, rows, ids, each, shape):
+    how = {"rows": rows, "ids": ids, "each": each, "shape": shape}
+    train = write_split(tmp_path / "in", "train", **how)
+    dev = write_split(tmp_path / "in", "dev", images=3, start=6, **how)
     out, corpus, _ = corpus_of(tmp_path / "out", "scan", "--dir", tmp_path / "in")
     assert f"9 items (train 6, val 3), {9 * each} captions" in out
     assert [it.id for it in corpus.items("val")] == ["6", "7", "8"]
@@ -45,7 +53,7 @@ def test_scan_reads_rows_and_ids_per_image_or_caption(tmp_path, rows, ids, each)
     found = sets_of(tmp_path / "out" / "regions")
     assert list(found) == [str(n) for n in range(9)]
     for n, x_ND in enumerate([*train, *dev]):
-        assert np.array_equal(found[str(n)], x_ND.astype(np.float16))
+        assert np.array_equal(found[str(n)], np.atleast_2d(x_ND).astype(np.float16))
 
 
 def test_scan_reads_testall_instead_of_its_first_fold(tmp_path):

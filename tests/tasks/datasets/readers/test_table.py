@@ -263,6 +263,15 @@ def test_videos_and_images_are_found_by_id(folder):
     assert " --video " in told
     refused("holds no videos", *rows, "--out", folder / "no", "--videos", folder / "pictures")
 
+    for name in ("a_9", "b_9"):  # two videos of one number have it only in their full names
+        (folder / "frames" / name).mkdir()
+        (folder / "frames" / name / "0.jpg").touch()
+    numbers = [{"video_id": n, "caption": "x", "split": "train"} for n in (3, 10, 9)]
+    file = written(folder / "numbers.json", numbers)
+    _, corpus, skipped = corpus_of(folder / "out", "table", "--file", file, "--videos", folder / "frames")
+    assert [item.path for item in corpus.items("train")] == ["video3/", "video10/"]
+    assert [where for where, _ in skipped] == ["numbers.json, row 3, id 9"]
+
     asked = [
         {
             "split": "train" if n % 3 else "val",
@@ -303,6 +312,81 @@ def test_video_column_accepts_folders_of_frames(folder):
     assert skipped == [("a.csv, row 4, clips/3", f"no such file in {folder}")]
     why = "--videos finds videos by id, and the column 'video' has paths"
     refused(why, "table", "--file", table, "--out", folder / "no", "--videos", folder / "clips")
+
+
+QUESTIONS = [{"image_id": n, "question": f"What is {n}?", "answer": f"a {n}"} for n in range(PICTURES)]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"dataset": "textvqa", "data": [{**row, "question_id": 100 + n} for n, row in enumerate(QUESTIONS)]},
+        {str(100 + n): row | {"imageId": row.pop("image_id")} for n, row in enumerate(map(dict, QUESTIONS))},
+    ],
+    ids=["TextVQA", "GQA"],
+)
+def test_json_objects_of_published_questions_are_read(content, folder):
+    (folder / "a.json").write_text(json.dumps(content))
+    words = ("--file", folder / "a.json", "--images", folder / "pictures", "--out", folder / "out")
+    ingested("table", *words)
+    opened = QuestionCorpus.open(folder / "out")
+    found = {each.id: each for split in opened.splits for each in opened.questions(split)}
+    assert len(found) == PICTURES
+    one = found["103"]
+    assert (one.path, one.question, one.answers) == ("3.png", "What is 3?", ("a 3",))
+
+
+def test_coco_captions_name_files_in_subfolders(folder):
+    (folder / "pictures" / "b").mkdir()
+    (folder / "pictures" / "3.png").rename(folder / "pictures" / "b" / "3.png")
+    for name in ("b", "c"):
+        (folder / "pictures" / name).mkdir(exist_ok=True)
+        (folder / "pictures" / name / "twice.png").touch()
+    images = [{"id": 70 + n, "file_name": f"{n}.png"} for n in range(PICTURES)]
+    images += [{"id": 90, "file_name": "twice.png"}]
+    rows = [{"id": 7, "image_id": 70 + n, "caption": text} for n, texts in enumerate(TEXTS) for text in texts]
+    content = {
+        "images": images,
+        "licenses": [{}],
+        "annotations": [*rows, {"image_id": 90, "caption": "a"}, {"image_id": 91, "caption": "a"}],
+    }
+    (folder / "a.json").write_text(json.dumps(content))
+    words = ("--file", folder / "a.json", "--images", folder / "pictures")
+    _, corpus, skipped = corpus_of(folder / "out", "table", *words)
+    assert captions(corpus) == {f"{n}.png": texts for n, texts in enumerate(TEXTS)}
+    paths = {item.path for split in corpus.splits for item in corpus.items(split)}
+    assert paths == {*(f"{n}.png" for n in range(PICTURES) if n != 3), "b/3.png"}
+    assert skipped == [
+        ("a.json, row 25, twice.png", f"no such file in {folder / 'pictures'}"),
+        ("a.json, row 26", "a row without a picture or video"),
+    ]
+
+
+def test_lists_assign_splits_to_token_file(folder):
+    """The forms of `Flickr8k.token.txt` and `Flickr_8k.trainImages.txt`."""
+    lines = [f'{n}.png#{k}\t"{text}' for n, texts in enumerate(TEXTS) for k, text in enumerate(texts)]
+    (folder / "a.token.txt").write_text("\n".join(lines))
+    listed = {"train": range(8), "validation": [7, 8, 9], "test": [9, 10, 40]}
+    for split, numbers in listed.items():
+        (folder / f"{split}.txt").write_text("\n".join(f"{n}.png" if n % 2 else str(n) for n in numbers))
+    lists = [f"{split}={folder / f'{split}.txt'}" for split in listed]
+    words = ("table", "--file", folder / "a.token.txt", "--images", folder / "pictures", "--lists")
+    _, corpus, skipped = corpus_of(folder / "out", *words, *lists)
+    found = {split: [item.id for item in corpus.items(split)] for split in corpus.splits}
+    assert found == {
+        "train": [f"{n}.png" for n in range(7)],
+        "val": ["7.png", "8.png"],
+        "test": ["9.png", "10.png"],
+    }
+    assert captions(corpus)["3.png"] == tuple(f'"{text}' for text in TEXTS[3])
+    why = "a picture or video in no list"
+    assert skipped == [(f"a.token.txt, row {row}, 11.png", why) for row in (23, 24)]
+    assert {*reasons(folder / "out", "corpus.warnings.jsonl")} == {
+        ("7.png", "in the lists of train and val; it stays in val"),
+        ("9.png", "in the lists of val and test; it stays in test"),
+        ("40", "in the list of test, but not in the table"),
+    }
+    refused("test.txt: say the split", *words, *lists[:2], folder / "test.txt", "--out", folder / "no")
 
 
 def test_absolute_paths_must_be_inside_image_folder(folder, monkeypatch):
@@ -477,7 +561,10 @@ def test_val_option_takes_val_split_from_train(folder):
         (("--split", "0/1/1"), "the first above 0"),
         (("--split", "80/10/nan"), "such as 80/10/10"),
         (("--val", "2"), "--val 2 is for data with splits of their own"),
-        (("--split", "8/1/1", "--split-column", "caption"), "not both"),
+        (
+            ("--split", "8/1/1", "--split-column", "caption"),
+            "give one of --split, --split-column and --lists",
+        ),
         (("--text-column", "captoin"), "Did you mean 'caption'"),
     ],
 )

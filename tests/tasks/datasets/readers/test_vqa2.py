@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from verbs import ingested, reasons, refused
-from vqa2_files import arguments, asked, told, write
+from vqa2_files import annotation, ingest_options, question, write_vqa2
 
 from polypool.tasks.datasets.corpus import Question, QuestionCorpus
 from polypool.tasks.datasets.readers.vqa2 import Vqa2
@@ -18,22 +18,22 @@ def official(folder: Path) -> list[Path]:
     made = []
     for subtype, images in (("train2014", range(20)), ("val2014", range(100, 103))):
         pairs = [(10 * image + n, image) for image in images for n in range(2)]
-        made.append(write(folder, subtype, "questions", [asked(*pair) for pair in pairs]))
-        made.append(write(folder, subtype, "annotations", [told(*pair) for pair in pairs][::-1]))
-    made.append(write(folder, "test-dev2015", "questions", [asked(9000, 900)]))
-    made.append(write(folder, "test2015", "questions", [asked(9000, 900), asked(9010, 901)]))
+        made.append(write_vqa2(folder, subtype, "questions", [question(*pair) for pair in pairs]))
+        made.append(write_vqa2(folder, subtype, "annotations", [annotation(*pair) for pair in pairs][::-1]))
+    made.append(write_vqa2(folder, "test-dev2015", "questions", [question(9000, 900)]))
+    made.append(write_vqa2(folder, "test2015", "questions", [question(9000, 900), question(9010, 901)]))
     return made
 
 
 def test_official_files_become_question_corpus(tmp_path):
     files, out = official(tmp_path / "in"), tmp_path / "out"
-    said = ingested("vqa2", *arguments(files), "--out", out)
+    said = ingested("vqa2", *ingest_options(files), "--out", out)
     assert "49 questions (" in said
     assert "train 38 about 19 images" in said
     assert "nothing skipped" in said
     assert "answers of a question: 3 with none, 46 with 10; scored by the protocol vqa" in said
     assert "test split" not in said
-    alone = ingested("vqa2", *arguments(files[:2]), "--out", tmp_path / "train")
+    alone = ingested("vqa2", *ingest_options(files[:2]), "--out", tmp_path / "train")
     assert "add v2_OpenEnded_mscoco_val2014_questions.json to --questions" in alone
     corpus = QuestionCorpus.open(out)
     assert corpus.splits == {"train": 38, "val": 2, "test": 6, "test-dev": 1, "test2015": 2}
@@ -70,15 +70,18 @@ def test_held_out_images_depend_on_seed_and_fraction(tmp_path):
 
 
 def test_images_are_found_by_number_in_file_name(tmp_path):
-    kept = ["val2014/COCO_val2014_000000000007.jpg", "8.PNG", "deep/er/scene_9.jpeg", "x.jpg"]
+    kept = ["val2014/COCO_val2014_000000000007.jpg", "8.PNG", "deep/er/scene_9.webp", "x.jpg"]
     for name in (*kept, "train2014/COCO_train2014_000000000007.jpg", "10.txt"):
         (tmp_path / "images" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "images" / name).touch()
     pairs = list(enumerate([7, 8, 9, 10, "x"]))
-    entries = {"questions": [asked(*pair) for pair in pairs], "annotations": [told(*pair) for pair in pairs]}
-    files = [write(tmp_path, "val2014", *entry) for entry in entries.items()]
+    entries = {
+        "questions": [question(*pair) for pair in pairs],
+        "annotations": [annotation(*pair) for pair in pairs],
+    }
+    files = [write_vqa2(tmp_path, "val2014", *entry) for entry in entries.items()]
     out = tmp_path / "out"
-    ingested("vqa2", *arguments(files), "--images", tmp_path / "images", "--out", out, "--allow-skipped")
+    ingested("vqa2", *ingest_options(files), "--images", tmp_path / "images", "--out", out, "--allow-skipped")
     corpus = QuestionCorpus.open(out)
     found = corpus.questions("test")
     assert [each.path for each in found] == kept
@@ -90,7 +93,7 @@ def test_images_are_found_by_number_in_file_name(tmp_path):
         ("none", "no such folder"),
         ("empty", "holds no images; expected files that end in .jpg"),
     ):
-        refused(message, "vqa2", *arguments(files), "--images", tmp_path / place, "--out", out)
+        refused(message, "vqa2", *ingest_options(files), "--images", tmp_path / place, "--out", out)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +107,7 @@ def test_images_are_found_by_number_in_file_name(tmp_path):
     ],
 )
 def test_split_comes_from_option_subtype_or_file_name(tmp_path, subtype, name, split, expected):
-    path = write(tmp_path, subtype, "questions", [asked(1, 1)], name=name)
+    path = write_vqa2(tmp_path, subtype, "questions", [question(1, 1)], name=name)
     assert [each.split for each in Vqa2(questions=(path,), split=split).read().rows] == [expected]
 
 
@@ -120,7 +123,7 @@ def test_real_vqa2_files_are_read_completely(shared, tmp_path, names, count):
     folder = shared / "data" / "vqa2_subset"
     files, images = [folder / f"{name}.json" for name in names], count == 127
     options = ("--images", folder / "images") if images else ()
-    assert "nothing skipped" in ingested("vqa2", *arguments(files), *options, "--out", tmp_path / "out")
+    assert "nothing skipped" in ingested("vqa2", *ingest_options(files), *options, "--out", tmp_path / "out")
     corpus = QuestionCorpus.open(tmp_path / "out")
     assert sum(corpus.splits.values()) == count
     for split in corpus.splits:
@@ -139,10 +142,10 @@ def skipped(
 ) -> tuple[str, QuestionCorpus, list[tuple[str, str]]]:
     """Ingest entries; return the output, the corpus, and the skipped entries with reasons."""
     files = [
-        write(folder, "val2014", "questions", questions, name="questions.json"),
-        write(folder, "val2014", "annotations", annotations, name="annotations.json"),
+        write_vqa2(folder, "val2014", "questions", questions, name="questions.json"),
+        write_vqa2(folder, "val2014", "annotations", annotations, name="annotations.json"),
     ]
-    said = ingested("vqa2", *arguments(files), "--out", folder / "out", "--allow-skipped")
+    said = ingested("vqa2", *ingest_options(files), "--out", folder / "out", "--allow-skipped")
     found = sorted(reasons(folder / "out", "questions.skipped.jsonl"))
     assert f"skipped {len(found)}:" in said
     return said, QuestionCorpus.open(folder / "out"), found
@@ -150,17 +153,17 @@ def skipped(
 
 def test_bad_questions_are_skipped_and_listed(tmp_path):
     questions = [
-        asked(1, 1),
-        asked(1, 1, question="again"),
-        asked(3, 3, question=" \n"),
-        asked(4, 4, question="is \u6f22 ünï\n\U0001f600?"),
+        question(1, 1),
+        question(1, 1, question="again"),
+        question(3, 3, question=" \n"),
+        question(4, 4, question="is \u6f22 ünï\n\U0001f600?"),
         {"question_id": 7, "image_id": 7},
         ["no object"],
-        asked("8", 8),
-        asked(True, 8),
-        asked(9, 9, question="half a pair \ud83d"),
+        question("8", 8),
+        question(True, 8),
+        question(9, 9, question="half a pair \ud83d"),
     ]
-    _, corpus, found = skipped(tmp_path, questions, [told(number, number) for number in (1, 3, 4, 9)])
+    _, corpus, found = skipped(tmp_path, questions, [annotation(number, number) for number in (1, 3, 4, 9)])
     assert of(corpus) == {"test": ["1", "4"]}
     assert corpus.questions("test")[1].question == "is \u6f22 ünï \U0001f600?"
     form = "not of the expected form: a question"
@@ -177,7 +180,7 @@ def test_bad_questions_are_skipped_and_listed(tmp_path):
 
 def test_ok_vqa_annotations_are_read(tmp_path):
     answers = ["race", "motocross", "motocross", "race", "ride", "ride", "ride", "ride", "", "dirt bike"]
-    annotation = {
+    ok_vqa = {
         "image_id": 51606,
         "answer_type": "other",
         "question_type": "four",
@@ -188,8 +191,8 @@ def test_ok_vqa_annotations_are_read(tmp_path):
         ],
         "confidence": 3,
     }
-    bare = {name: annotation[name] for name in ("image_id", "answers")} | {"question_id": 516066}
-    _, corpus, found = skipped(tmp_path, [asked(516065, 51606), asked(516066, 51606)], [annotation, bare])
+    bare = {name: ok_vqa[name] for name in ("image_id", "answers")} | {"question_id": 516066}
+    _, corpus, found = skipped(tmp_path, [question(516065, 51606), question(516066, 51606)], [ok_vqa, bare])
     first, second = corpus.questions("test")
     assert first.answers == (*answers[:8], "dirt bike")
     assert (first.label, first.question_type, first.answer_type) == ("ride", "four", "other")
@@ -198,10 +201,17 @@ def test_ok_vqa_annotations_are_read(tmp_path):
 
 
 def test_bad_annotations_are_skipped_and_listed(tmp_path):
-    mistyped = told(11, 11, multiple_choice_answer=3)
-    annotations = [told(1, 1), told(5, 5), told(5, 5), mistyped, told("8", 8), "no object"]
+    mistyped = annotation(11, 11, multiple_choice_answer=3)
+    annotations = [
+        annotation(1, 1),
+        annotation(5, 5),
+        annotation(5, 5),
+        mistyped,
+        annotation("8", 8),
+        "no object",
+    ]
     annotations += [{"question_id": 1, "image_id": 1}]
-    questions = [asked(number, number) for number in (1, 5, 11)]
+    questions = [question(number, number) for number in (1, 5, 11)]
     _, corpus, found = skipped(tmp_path, questions, annotations)
     assert of(corpus) == {"test": ["1", "5"]}
     file, form = "annotations.json, annotation", "not of the expected form"
@@ -220,10 +230,14 @@ def test_bad_annotations_are_skipped_and_listed(tmp_path):
 
 def test_bad_answers_are_skipped_and_listed(tmp_path):
     answers = ["café"] * 3 + [7, None, "", " ", "\ud83d"] + ["x y "] * 4
-    twelve = told(12, 12)["answers"][:1] * 12
-    annotations = [told(4, 4, answers), told(6, 6, ["", " "]), told(10, 10, [3, None])]
-    annotations += [told(12, 12, answers=["cat"]) | {"answers": twelve}]
-    questions = [asked(number, number) for number in (4, 6, 10, 12)]
+    twelve = annotation(12, 12)["answers"][:1] * 12
+    annotations = [
+        annotation(4, 4, answers),
+        annotation(6, 6, ["", " "]),
+        annotation(10, 10, [3, None]),
+    ]
+    annotations += [annotation(12, 12, answers=["cat"]) | {"answers": twelve}]
+    questions = [question(number, number) for number in (4, 6, 10, 12)]
     said, corpus, found = skipped(tmp_path, questions, annotations)
     assert "answers of a question: 1 with 7, 1 with 12; scored by the protocol exact-match" in said
     assert of(corpus) == {"test": ["4", "12"]}
@@ -244,8 +258,8 @@ def test_bad_answers_are_skipped_and_listed(tmp_path):
 
 
 def test_unmatched_questions_and_annotations_are_skipped(tmp_path):
-    questions = [asked(number, number) for number in (1, 2, 5)]
-    annotations = [told(1, 1), told(5, 55), told(77, 7)]
+    questions = [question(number, number) for number in (1, 2, 5)]
+    annotations = [annotation(1, 1), annotation(5, 55), annotation(77, 7)]
     _, corpus, found = skipped(tmp_path, questions, annotations)
     assert of(corpus) == {"test": ["1"]}
     assert found == [
@@ -255,7 +269,7 @@ def test_unmatched_questions_and_annotations_are_skipped(tmp_path):
     ]
 
 
-ASKED = json.dumps({"questions": [asked(1, 1)]})
+ASKED = json.dumps({"questions": [question(1, 1)]})
 
 
 @pytest.mark.parametrize(
@@ -270,7 +284,7 @@ ASKED = json.dumps({"questions": [asked(1, 1)]})
         ('{"data_subtype": "val2014", "questions": []}', (), "nothing usable was found"),
         ('{"questions": []}', ("--split", "tets"), "unknown split 'tets'. Did you mean 'test'?"),
         ('{"questions": []}', ("--split", "test", "val"), "2 splits for 1 files of questions"),
-        (ASKED, ("--split", "train"), "has an annotation; give their file, too"),
+        (ASKED, ("--split", "train"), "has an annotation with answers; give their file, too"),
     ],
 )
 def test_invalid_files_or_splits_are_refused(tmp_path, text, options, message):

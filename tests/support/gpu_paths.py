@@ -32,7 +32,7 @@ class NoCopies(TorchDispatchMode):
 
 
 @contextmanager
-def nothing_asked() -> Iterator[None]:
+def without_device_reads() -> Iterator[None]:
     """Fail if code on `META` reads a value or copies from the host; autocast, which does not support `META`, is off."""
     autocast, enabled = torch.autocast, torch.is_autocast_enabled
     with (
@@ -51,7 +51,7 @@ def on_meta(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 @contextmanager
-def as_on_a_gpu() -> Iterator[None]:
+def gpu_paths_on_cpu() -> Iterator[None]:
     """Take the GPU code paths, which read only shapes, on the CPU."""
     with ExitStack() as stack:
         for name, module in [*sys.modules.items()]:

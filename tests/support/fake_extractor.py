@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from itertools import islice
 from pathlib import Path
-from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -19,21 +18,14 @@ from polypool.pipelines.data.extraction import Batch, Row
 from polypool.tasks.datasets.corpus import Item, write_corpus
 
 
-class Noting:
+class FakeExtractor:
     """Returns the batch, process and time of each id.
 
     The id selects the behaviour: `slow...` sleeps for a second, `bad...` raises an error, and `deadly...` ends the
     process the first `lives` times, counted in the file `folder/ID`.
     """
 
-    def __init__(
-        self,
-        *,
-        folder: str = "",
-        lives: int = 0,
-        threads: int = 1,
-        trusting: Any = (),
-    ) -> None:
+    def __init__(self, *, folder: str = "", lives: int = 0, threads: int = 1) -> None:
         if lives < 0:
             raise InputError("there is no such backbone")
         self._folder, self._lives = Path(folder), lives

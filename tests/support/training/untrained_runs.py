@@ -14,7 +14,7 @@ from polypool.pipelines.training.record import tags
 from polypool.tasks.run import Run, modules, to_json
 
 
-def keep_run(run: Run) -> str:
+def track_untrained(run: Run) -> str:
     """Record a run with its untrained model, initialised from its seed, in the current home; return its id."""
     home = paths.home()
     name = run.name or "made"
@@ -22,13 +22,13 @@ def keep_run(run: Run) -> str:
         run.experiment, uri=tracking_uri(home), home=home, name=name, tags=tags(run), params=to_json(run)
     )
     with tempfile.TemporaryDirectory() as folder:
-        export_run(run, Path(folder))
+        export_untrained(run, Path(folder))
         tracker.artifact(Path(folder), "model")
     tracker.finish()
     return tracker.run_id
 
 
-def export_run(run: Run, folder: Path) -> Path:
+def export_untrained(run: Run, folder: Path) -> Path:
     """Write a run with its untrained model into a folder, as `export` does; return the folder."""
     torch.manual_seed(run.seed)
     trust_modules(*modules(run))

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 import torch
-from asking import META, as_on_a_gpu, nothing_asked
+from gpu_paths import META, gpu_paths_on_cpu, without_device_reads
 from score_batches import pairs
 from torch import Tensor, nn
 
@@ -32,13 +32,13 @@ def assert_fit(
         ]
 
     expected = computed(copy.deepcopy(module), floats, others)
-    with as_on_a_gpu():
+    with gpu_paths_on_cpu():
         found = computed(copy.deepcopy(module), floats, others)
     for ours, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-8)
     on_meta = [[x.to(META) for x in tensors] for tensors in (floats, others)]
     module = module.to(META)
-    with nothing_asked():
+    with without_device_reads():
         computed(module, *on_meta)
 
 
