@@ -98,9 +98,8 @@ def _upright(image: Image.Image, side: int) -> Image.Image:
     if isinstance(image, JpegImageFile):  # includes the first picture of multi-picture files
         image = _without_warnings(image)
     image.load()
-    with suppress(
-        Exception
-    ):  # Pillow raises anything on malformed EXIF data, after it has turned intact pixels
+    # Pillow raises anything on malformed EXIF data, after it has turned intact pixels
+    with suppress(Exception):
         ImageOps.exif_transpose(image, in_place=True)
     return rgb(image)
 

@@ -313,6 +313,8 @@ class RowQueue:
         while self._rows:
             batch = [self._rows.popleft() for _ in range(min(self.limits.max_batch, len(self._rows)))]
             batch = [(row, future) for row, future in batch if not future.done()]  # still awaited
+            if not batch:
+                continue
             rows = [row for row, _ in batch]
             answers = await to_thread.run_sync(self.service.answer, rows, abandon_on_cancel=True)
             for (_, future), answer in zip(batch, answers, strict=True):

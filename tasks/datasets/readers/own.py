@@ -260,7 +260,7 @@ class Table(ColumnReader):
         rows = _rows(opened, named, folder=None if self.images else common)
         if self.images and not find:
             rows = _in_subfolders(rows, folder=self.images)
-        lists = [_of_split(path) for path in self.lists]
+        lists = [_split_and_file(path) for path in self.lists]
         if unnamed := [str(path) for split, path in lists if not split]:
             raise InputError(f"--lists {' '.join(unnamed)}: say the split, such as test={unnamed[0]}")
         if lists:
@@ -324,7 +324,7 @@ def _found(
 def _in_subfolders(
     rows: Iterable[Row | Skipped | Flagged], *, folder: Path
 ) -> Iterator[Row | Skipped | Flagged]:
-    """Set the path of each row whose file name belongs to one file in the subfolders, such as COCO's `train2014`."""
+    """Find the pictures of rows whose path is a file name alone in the subfolders, such as COCO's `train2014`."""
     listing, below = Listing(folder), dict[str, list[str]]()
     for row in rows:
         if isinstance(row, Row) and row.path and not os.path.dirname(row.path) and not listing.has(row.path):
@@ -341,7 +341,7 @@ def _by_lists(
 ) -> Iterator[Row | Skipped | Flagged]:
     """Set the split of each row by the list that has its id, path or file name, with or without suffix.
 
-    A name in several lists stays in test, or else in val, so that nothing is chosen or trained on a test picture.
+    A name in several lists stays in test, or else in val, so that no test picture is trained on.
     """
     splits = dict[str, str]()
     for split, path in sorted(lists, key=lambda each: [*SPLITS, each[0]].index(each[0])):
@@ -422,8 +422,8 @@ def _listed(cell: str | None) -> str | list[str] | None:
     return texts if all(isinstance(text, str) for text in texts) else cell
 
 
-def _of_split(path: Path) -> tuple[str, Path]:
-    """Return the split and the file of `SPLIT=FILE`; the split of `FILE` is empty."""
+def _split_and_file(path: Path) -> tuple[str, Path]:
+    """Return the split and the path of `SPLIT=FILE`; without a split, it is empty."""
     split, equals, rest = str(path).partition("=")
     if equals and re.fullmatch(r"[\w-]+", split) and not path.exists():
         return split_called(split), Path(rest)
@@ -433,7 +433,7 @@ def _of_split(path: Path) -> tuple[str, Path]:
 class TableFile:
     """A file of rows; its columns are known before its rows are read.
 
-    A text file `dog.jpg#0<tab>caption`, as of Flickr8k and Flickr30K, has no header.
+    A text file may have the form of Flickr8k and Flickr30K, `dog.jpg#0<tab>caption` without a header.
 
     Args:
         path: the file, `FILE` or `SPLIT=FILE`; its suffix names its form.
@@ -450,7 +450,7 @@ class TableFile:
     """
 
     def __init__(self, path: Path) -> None:
-        self.split, path = _of_split(path)
+        self.split, path = _split_and_file(path)
         self.path, self.separator, self._tokens = existing(path, what=_WHAT), "", False
         self.pictures: tuple[str, ...] = ()
         suffix = self.path.suffix.lower()
@@ -607,7 +607,8 @@ class Folder(DividedReader):
             if text not in texts:
                 yield Skipped(where=path, why=f"no {_TEXT} file of the same name", split=split)
             else:
-                lines = (self.dir / text).read_text("utf-8-sig", "surrogateescape").splitlines()
+                file = existing(self.dir / text, what="captions, one a line")
+                lines = file.read_text("utf-8-sig", "surrogateescape").splitlines()
                 captions = tuple(line for line in lines if line.strip())
                 yield Row(where=text, id=path, path=path, texts=captions, split=split)
         for path in sorted(texts - {*text_of.values()}):

@@ -3,6 +3,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from time import sleep
 from urllib.parse import urlencode
 
 import pytest
@@ -80,6 +81,7 @@ def test_timed_out_queries_are_refused_and_dropped(trained, held):
             answers += pages(pool, busy, ["dog 0", "dog 1"])
             assert [answer.result()[0] for answer in answers] == [503] * 3
         held.go.set()
+        sleep(0.2)  # before another query, the queue holds timed-out ones alone
         assert soon(lambda: get(busy, "/?q=a+cat")[0] == 200)
     others = [call for call in held.calls if call != ["a cat"]]
     assert others == [["dog"]], "timed-out queries must not reach the model"

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from PIL import Image
-from verbs import corpus_of
+from verbs import corpus_of, refused
 
 from polypool.tasks.datasets.readers.folders import files_below
 
@@ -53,6 +53,8 @@ def test_unpaired_or_undecodable_files_are_listed(tmp_path):
         ("id latin.png, caption 1", "a caption that is not valid UTF-8"),
         ("silent.png", "no .txt file of the same name"),
     ]
+    (tmp_path / "in" / "silent.txt").symlink_to(tmp_path / "gone.txt")
+    refused("silent.txt: no such file", "folder", "--dir", tmp_path / "in", "--out", tmp_path / "no")
 
 
 def test_files_below_stops_at_symlink_loops(tmp_path):
