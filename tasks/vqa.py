@@ -19,6 +19,7 @@ from polypool.tasks.adapter import Evaluation, Score
 from polypool.tasks.corpus_task import CorpusTask
 from polypool.tasks.datasets.corpus import QuestionCorpus
 from polypool.tasks.inputs.pairs import QuestionData, question_data
+from polypool.tasks.inputs.visuals import FEATURES
 from polypool.tasks.models.parts import Parts
 from polypool.tasks.questions.accuracy import EXACT_MATCH, PROTOCOLS, VQA_RULE, protocol_for
 from polypool.tasks.questions.answer_report import ACCURACY, Report, answered, check_answered
@@ -68,6 +69,7 @@ class VQA(CorpusTask, Answers, Chunked):
             )
         self.targets, self.source, self.min_count = targets, answers, min_count
         super().__init__(run, assets, chunk=chunk)
+        self.modality = "video" if "video" in self.assets.get(FEATURES, {}).get("source", {}) else "image"
         _check_name(run.protocol)
         self.dev_protocol = run.protocol
         from_plain(tuple[str, ...], self.assets.get("answers"), where="assets.json: answers")

@@ -47,7 +47,7 @@ def search(
         run_id: a run, by its id or a prefix of it, its name, or `latest`, or the folder or URL of an export.
         query: text query; for a question answering run, the question.
         image: image file: a query for captions, or the subject of the question.
-        video: video file: a query for captions.
+        video: video file: likewise.
         id: image or video of the corpus, instead of a file.
         k: number of results; by default 10, and 5 answers.
         split: split to search; all for every split.

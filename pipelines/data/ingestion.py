@@ -220,7 +220,8 @@ def report_corpus(
     images = summary.images if isinstance(summary, QuestionSummary) else {}
     captions = summary.captions if isinstance(summary, CorpusSummary) else None
     kind = Corpus if isinstance(summary, CorpusSummary) else QuestionCorpus
-    about = {split: f" about {count:,} images" for split, count in images.items()}
+    media = "videos" if images and _of_videos(open_corpus(out)) else "images"
+    about = {split: f" about {count:,} {media}" for split, count in images.items()}
     splits = ", ".join(f"{split} {count:,}{about.get(split, '')}" for split, count in summary.splits.items())
     also = "" if captions is None else f", {captions:,} captions"
     print(f"{place(out)}: {sum(summary.splits.values()):,} {kind.units[0]} ({splits}){also}")

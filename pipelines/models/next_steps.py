@@ -13,6 +13,7 @@ from polypool.infra.tracking import Artifacts, RunRecord, Tracker, tracking_uri
 from polypool.pipelines.training.record import recorded_run
 from polypool.tasks.abilities import Searchable, missing
 from polypool.tasks.datasets.corpus import Corpus, open_corpus
+from polypool.tasks.datasets.readers.folders import is_video
 from polypool.tasks.run import Run, from_json
 
 _LONGEST = 60  # characters of a caption in a command
@@ -59,7 +60,10 @@ def _asking(run: Run, run_id: str) -> list[Step]:
                 ("search with a caption, or words of your own", ("search", run_id, query, *searched))
             )
         else:
-            id, question = next(corpus.rows(split, "image_id", "question"))
-            words = ("search", run_id, question, "--id", id, *searched)
-            steps.append(("ask about a picture; --image FILE is one of your own", words))
+            id, question, path = next(corpus.rows(split, "image_id", "question", "path"))
+            kind, words = (
+                "video" if is_video(path) else "image",
+                ("search", run_id, question, "--id", id, *searched),
+            )
+            steps.append((f"ask about an item; --{kind} FILE is one of your own", words))
     return [*steps, ("a page that does the same", ("serve", run_id, *searched))]

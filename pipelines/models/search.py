@@ -603,17 +603,18 @@ def _evenly(count: int) -> np.ndarray:
 
 
 class AnswerSearch(Search[Answer]):
-    """Finds the most probable answers to a question about an image; the adapter must be `Searchable`, too."""
+    """Finds the most probable answers to a question about an image or video; the adapter must be `Searchable`, too."""
 
     def __init__(self, adapter: Answers, model: nn.Module, *, split: str = "test") -> None:
         super().__init__(adapter, split=split)
         self.model = model
 
     def find_each(self, queries: Sequence[Query], k: int) -> list[list[Answer]]:
-        """Return the k most probable answers to the question about the image of each query."""
-        if not all(query.is_visual and not query.video for query in queries):
+        """Return the k most probable answers to the question about the image or video of each query."""
+        if not all(query.is_visual for query in queries):
+            kind = self.reader.adapter.modality
             raise InputError(
-                "the run answers questions about images: give --image FILE or --id ID with the question"
+                f"the run answers questions about {kind}s: give --{kind} FILE or --id ID with the question"
             )
         batch = self.reader.text_batch(queries) | self.reader.visual_batch(queries)
         return best_answers(self.adapter, self.model, batch, k)

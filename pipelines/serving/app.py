@@ -237,6 +237,7 @@ class Page:
         self.service, self.queue = service, queue
         self.search: Any = service.search  # not None
         self.questions = isinstance(service.search, AnswerSearch)
+        self.kind = "video" if service.video else "image"
         self.thumbnails = Thumbnails(video=service.video)
         self.template = templates(_PACKAGE).get_template("page.html.j2")
         self.picture = lru_cache(CACHE_SIZE)(self._picture)
@@ -273,7 +274,7 @@ class Page:
             if not values["subject"] and (self.questions or text is None):
                 values |= self._choice(page)
                 if text is not None:
-                    raise InputError("choose an image first; then ask")
+                    raise InputError(f"choose the {self.kind} first; then ask")
             elif text is not None or upload or not self.questions:
                 values |= await self._results(text or "", id=id, k=k, upload=upload)
         except AwayError:
@@ -308,14 +309,14 @@ class Page:
 
     def _choice(self, page: int) -> dict[str, Any]:
         """Return a page of images to choose from and a note; no images if the corpus is missing."""
-        note = "choose an image to ask about, or upload one"
+        note = f"choose the {self.kind} to ask about, or upload one"
         try:
             items = self.search.items
         except InputError:  # question answering needs no corpus
             return {"note": note}
         if not self.questions:
-            kind, split = self.search.adapter.modality, self.search.split
-            note = f"search {len(items):,} {kind}s of the split {split}, or choose one to see its nearest captions"
+            what = f"{len(items):,} {self.kind}s of the split {self.search.split}"
+            note = f"search {what}, or choose one to see its nearest captions"
         pages = -(-len(items) // PER_PAGE)
         page = min(page, pages - 1)
         images = [self._subject(item.id) for item in items[page * PER_PAGE : (page + 1) * PER_PAGE]]
@@ -331,8 +332,7 @@ class Page:
 
     def _subject(self, id: str) -> dict[str, Any]:
         if id not in self._numbers:
-            kind = "video" if self.service.video else "image"
-            raise HTTPException(404, f"no {kind} of this split has the id {id[:80]!r}")
+            raise HTTPException(404, f"no {self.kind} of this split has the id {id[:80]!r}")
         return {"id": id, "there": self._file(id) is not None, "video": self.service.video, "data": ""}
 
     def _uploaded(self, data: bytes) -> dict[str, Any]:

@@ -157,6 +157,19 @@ def test_video_file_query_equals_stored_item_query(tmp_path):
         finder.close()
 
 
+def test_question_about_video_file_equals_question_about_stored_item(tmp_path):
+    finder = untrained(with_clips(tmp_path, questions=True)).open_search()
+    try:
+        id, question = finder.items[1].id, "how many things?"
+        clip = tmp_path / "clips" / f"{id}.png"
+        answers = finder.find(Query(text=question, id=id), 3)
+        assert finder.find(Query(text=question, file=clip, video=True), 3) == answers
+        with pytest.raises(InputError, match="questions about videos: give --video FILE or --id ID"):
+            finder.find(Query(text=question), 3)
+    finally:
+        finder.close()
+
+
 def test_pixel_model_accepts_image_file_query(pictures, tmp_path):
     folder, run = pictures
     spec = f"patches(name={save_vit(tmp_path / 'vit')!r}, width=16)"

@@ -57,9 +57,11 @@ def with_pictures(folder: Path, *, questions: bool = False, **sizes: int) -> Run
     return replace(run, data=replace(run.data, features=str(folder / "cells")))
 
 
-def with_clips(folder: Path) -> Run:
+def with_clips(folder: Path, *, questions: bool = False) -> Run:
     """Return a run on clips of a few frames with features of `cells`."""
-    run = make_corpus(folder, images=folder / "clips", train=4, val=2, test=4)
+    make = make_questions if questions else make_corpus
+    run = make(folder, images=folder / "clips", train=4, val=2, test=4)
+    (folder / "clips").mkdir(exist_ok=True)
     backbone, corpus = Cells(grid=2, pixels=8), open_corpus(run.data.corpus)
     videos = VideoSettings.plan(backbone, VideoOptions(frames=3, pool="concat", decoder="av"), batch=2)
     extractor = VideoExtractor(backbone=CELLS, threads=1, videos=videos)
@@ -75,7 +77,11 @@ def with_clips(folder: Path) -> Run:
         writer.close(statistics_of=[item.id for item in corpus.items("train")])
     extractor.close()
     data = replace(run.data, features=str(folder / "cells"), text_augment="")
-    return replace(run, task="video_text", protocol="distinct", data=data)
+    return (
+        replace(run, data=data)
+        if questions
+        else replace(run, task="video_text", protocol="distinct", data=data)
+    )
 
 
 def with_texts(run: Run, folder: Path, backbone: str, *, dtype: str = "float16", width: int = 16) -> Run:
