@@ -137,7 +137,7 @@ class ColumnReader(DividedReader):
 
         A table has questions if a column of questions or answers is given, or if it has a column of questions and none
         of captions. Ids are guessed only without a column of pictures or videos, or for questions with pictures inside
-        the table, because several of them may repeat one picture.
+        the table, because several of them may repeat one picture. Of `id` and `video_id`, `id` is the question's.
 
         Args:
             names: the columns of the table.
@@ -163,6 +163,8 @@ class ColumnReader(DividedReader):
         texts = ["question", "answer"] if asks else ["text"]
         media = found[kind] if given.get(kind) or found[kind] != given["id"] else ""
         id = given["id"] or ("" if media and not (self.pictures_inside and asks) else suggested["id"])
+        if id not in ("", small.get("id")):  # beside `video_id`, `id` is the question's, as in MSRVTT-QA
+            found["question_id"] = found["question_id"] or small.get("id", "")
         used = {
             "id": id,
             kind: media,

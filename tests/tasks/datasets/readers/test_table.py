@@ -322,10 +322,11 @@ QUESTIONS = [{"image_id": n, "question": f"What is {n}?", "answer": f"a {n}"} fo
     [
         {"dataset": "textvqa", "data": [{**row, "question_id": 100 + n} for n, row in enumerate(QUESTIONS)]},
         {str(100 + n): row | {"imageId": row.pop("image_id")} for n, row in enumerate(map(dict, QUESTIONS))},
+        [{**row, "id": 100 + n, "category_id": 1} for n, row in enumerate(QUESTIONS)],
     ],
-    ids=["TextVQA", "GQA"],
+    ids=["TextVQA", "GQA", "MSRVTT-QA"],
 )
-def test_json_objects_of_published_questions_are_read(content, folder):
+def test_ids_of_published_questions_are_read(content, folder):
     (folder / "a.json").write_text(json.dumps(content))
     words = ("--file", folder / "a.json", "--images", folder / "pictures", "--out", folder / "out")
     ingested("table", *words)
