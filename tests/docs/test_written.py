@@ -127,7 +127,7 @@ def helps(verb: str, words: list[str]) -> str:
         return help_of("sweep") + help_of("train", "demo")
     known, shown = [verb], help_of(verb)
     for word in words:
-        if re.search(rf"[•{{,|] *{re.escape(word)}\b", shown) and re.fullmatch(r"[a-z0-9-]+", word):
+        if re.search(rf"[•{{,|] *{re.escape(word)}\b", shown) and re.fullmatch(r"[a-z][a-z0-9-]*", word):
             known.append(word)
             shown += help_of(*known)
     return shown
