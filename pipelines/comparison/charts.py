@@ -123,12 +123,16 @@ def _height(row: Row) -> float:
 
 
 def draw_lags(table: CrossTaskTable) -> Figure | None:
-    """Draw how far aggregators are behind the best of the others, in the order of the table; None for fewer than two.
+    """Draw how far aggregators are behind the best of the others, in the order of the table.
 
     The first row is the table's baseline, if it has one. Rows that a column lacks are empty there.
+
+    Returns:
+        None if no column has two aggregators; a column with one is left out.
     """
-    names, columns = table.aggregators, table.columns
-    if len(names) < 2:
+    columns = [column for column in table.columns if len(_known(column, table.aggregators)) > 1]
+    names = [name for name in table.aggregators if any(_known(column, [name]) for column in columns)]
+    if not columns:
         return None
     figure = new_figure(_NAMES + _PANEL * max(len(columns), 2), _ROW * sum(map(lines_of, names)) + _AROUND)
     panels = figure.subplots(1, len(columns), squeeze=False, sharey=True)[0]
@@ -166,22 +170,27 @@ def draw_lags(table: CrossTaskTable) -> Figure | None:
     return figure
 
 
+def _known(column: Column, names: Sequence[str]) -> dict[int, Row]:
+    """Return the rows with a score by their position."""
+    return {y: column.rows[name] for y, name in enumerate(names) if not math.isnan(column.value(name))}
+
+
 def _draw_lags(column: Column, names: Sequence[str], panel: Axes) -> None:
     """Draw the rows of a column; rows far behind all others are a number at the edge."""
     group, metric = column.group, column.group.metric
-    known = {y: column.rows[name] for y, name in enumerate(names) if not math.isnan(column.value(name))}
+    known = _known(column, names)
     lags = {}
     for y, row in known.items():
         others = [metric.sign * group.mean(other) for other in known.values() if other is not row]
         of = column.from_best.get(row.label)
-        value = of.value if of else group.mean(row) - metric.sign * max(others, default=math.nan)
+        value = of.value if of else group.mean(row) - metric.sign * max(others)
         ends = (of.low, of.high) if of else (value, value)
         lags[y] = value, ends, _SHADES(_P(of.p)) if of else BAR
     lowest = sorted(metric.sign * (ends[0] if metric.sign > 0 else ends[1]) for _, ends, _ in lags.values())
     while len(lowest) > 3 and lowest[0] < 2 * lowest[1]:
         lowest = lowest[1:]
     left = 1.08 * min([0.0, *lowest[:1]])
-    right = max((metric.sign * end for _, ends, _ in lags.values() for end in ends), default=0.0)
+    right = max(metric.sign * end for _, ends, _ in lags.values() for end in ends)
     for y, (value, ends, shade) in lags.items():
         if metric.sign * value < left:
             text = f"\u25c2 {with_sign(value, group.decimals(metric.name))}"

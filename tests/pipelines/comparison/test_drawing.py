@@ -93,6 +93,18 @@ def test_lower_is_better_reverses_axis_and_labels_outliers():
     assert [text.get_text() for text in panel.texts] == ["\u25c2 +490.0"]
 
 
+def test_lag_chart_omits_columns_and_rows_without_rival(tmp_path):
+    runs = [run("mean", rsum=50.0), run("gpo", rsum=60.0), run("mean", rsum=70.0, dataset="msrvtt")]
+    (table,) = tables_of(blocks_of(*runs, run("lip", rsum=1.0, dataset="vatex")))
+    assert len(table.columns) == 3
+    (panel,) = draw_lags(table).axes
+    assert panel.get_title(loc="left") == "image_text\ncoco_mini\nwhole"
+    assert sorted(label.get_text() for label in panel.get_yticklabels()) == ["gpo", "mean"]
+    (alone,) = tables_of(blocks_of(*runs[::2]))
+    assert draw_lags(alone) is None
+    assert len(draw_all(blocks_of(*runs[::2]), [alone], tmp_path)) == 2
+
+
 def test_lag_chart_texts_do_not_overlap():
     names = ["gpo", "mean", "kmax(k=5)"]
     data = ("coco", "msrvtt", "vatex", "msvd")
