@@ -7,14 +7,16 @@ A run that MLflow shows as running may have lost its process: `--mark-dead` ends
 MLflow lacks of their logs. A run whose folder is not on this machine is not changed.
 
 `polypool runs archive --out FILE.parquet` writes the data that `compare` reads of finished runs to a file, for
-`compare --archives FILE.parquet` on any machine.
+`compare --archives FILE.parquet` on any machine. `runs archive --archives FILE.parquet --out FILE.parquet` extends it.
 """
 
 from __future__ import annotations
 
 import json as json_format
 import sys
+import tempfile
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
@@ -54,23 +56,29 @@ def archive(
     *,
     out: Path,
     experiment: str = "polypool",
+    archives: Annotated[tuple[Path, ...], tyro.conf.arg(help_behavior_hint="(default: none)")] = (),
     choice: tyro.conf.OmitArgPrefixes[Choice] = ALL,
 ) -> None:
     """Write the scores, settings and per-query results of finished runs to a file.
 
     Args:
-        out: the file, .parquet.
+        out: the file, .parquet; may be one of `archives`, which is then extended.
         experiment: MLflow experiment.
+        archives: files of `polypool runs archive`, whose runs are added to the experiment's.
         choice: filters of runs.
     """
     from polypool.infra.tracking import Artifacts
     from polypool.pipelines.comparison.archives import refuse_ending, write_archive
-    from polypool.pipelines.comparison.comparison import runs_of
+    from polypool.pipelines.comparison.comparison import with_archives
 
     refuse_ending(local(out, what="the file of --out"))
     uri = tracking_uri(home())
-    runs = choice.of(runs_of(uri, experiment))
-    written = write_archive(runs, Artifacts(uri), out)
+    with tempfile.TemporaryDirectory(prefix="polypool-archives-") as unpacked:
+        found, notes = with_archives(uri, experiment, archives, Path(unpacked))
+        runs = choice.of(found)
+        written = write_archive(runs, Artifacts(uri), out)
+    for note in notes:
+        print(note)
     rest = f"; {len(runs) - written} not finished and left out" if written < len(runs) else ""
     print(f"{written} runs written to {out}{rest}")
     print_next(("compare them, also elsewhere", ("compare", "--archives", str(out))))

@@ -101,7 +101,9 @@ def _row(run: RunRecord, artifacts: Artifacts) -> dict[str, Any]:
                     np.savez(unpacked := io.BytesIO(), **arrays)
                     files[name] = unpacked.getvalue()
     tags = {
-        name: value for name, value in run.tags.items() if not name.startswith("mlflow.") and name != HOME
+        name: value
+        for name, value in run.tags.items()
+        if not name.startswith("mlflow.") and name not in (HOME, ARCHIVE)
     }
     row = {name: getattr(run, name) for name in _SCHEMA.names if name != "files"}
     return row | {"tags": tags, "params": run.settings, "files": files}

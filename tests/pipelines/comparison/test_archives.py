@@ -14,7 +14,7 @@ from verbs import called
 
 from polypool.infra.errors import InputError
 from polypool.infra.tracking import Artifacts, find_runs, tracking_uri
-from polypool.pipelines.comparison.archives import read_archive, write_archive
+from polypool.pipelines.comparison.archives import ARCHIVE, read_archive, write_archive
 from polypool.pipelines.comparison.choice import Choice
 from polypool.pipelines.comparison.comparison import compare
 from polypool.tasks.scoring.records import queries_json
@@ -127,3 +127,10 @@ def test_compare_reads_output_of_runs_archive(home, elsewhere, monkeypatch, tmp_
         monkeypatch.setenv("POLYPOOL_HOME", str(place))
         code, said, error = called("compare", "--archives", archive, *log)
         assert (code, "2 runs are from" in said) == (0, True), error
+    monkeypatch.setenv("POLYPOOL_HOME", str(elsewhere))
+    code, said, error = called("runs", "archive", "--archives", archive, "--out", archive)
+    assert (code, f"3 runs written to {archive}" in said) == (0, True), error
+    (tmp_path / "files").mkdir()
+    runs = read_archive(archive, tmp_path / "files")
+    assert sorted(run.tags["aggregator"] for run in runs) == ["gpo", "mean", "mean"]
+    assert ARCHIVE not in {tag for row in pq.read_table(archive)["tags"].to_pylist() for tag, _ in row}
