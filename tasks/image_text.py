@@ -13,6 +13,7 @@ from polypool.tasks.retrieval import Retrieval
 from polypool.tasks.run import Run
 from polypool.tasks.scoring.protocols import protocol_named
 from polypool.tasks.scoring.retrieval_metrics import crisscrossed_evaluation, extended_evaluation
+from polypool.tasks.scoring.scores import first_vectors
 
 
 @TASKS.register("image_text")
@@ -49,6 +50,7 @@ class ImageText(Retrieval):
             return super().evaluate_scores(score, split, protocol)
         scored = self.scored(split)
         named.check(len(scored.pairs.item_ids), len(scored.pairs.owner_T))
+        score = first_vectors(score, named.vectors)
         if named.right == "cxc":
             return crisscrossed_evaluation(scored, score, named, read_cxc(self.cxc, split))
         return extended_evaluation(scored, score, named, read_eccv(self.eccv))

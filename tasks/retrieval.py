@@ -129,7 +129,6 @@ class Retrieval(CorpusTask, Chunked, CollapseCheck, UsesQueryBank):
         return protocol_named(protocol).by_bank
 
     def bank(self, model: RetrievalModel, split: str, *, protocol: str) -> QueryBank:
-        check_model(protocol_named(protocol), model)
         ours, training = self.data(split), self.data("train")
         model.eval()
         return QueryBank(
@@ -152,19 +151,20 @@ class Retrieval(CorpusTask, Chunked, CollapseCheck, UsesQueryBank):
         )
 
     def evaluate_scores(self, score: Score, split: str, protocol: str) -> Evaluation:
-        return own_evaluation(self.scored(split), score, protocol_named(protocol))
+        named = protocol_named(protocol)
+        return own_evaluation(self.scored(split), first_vectors(score, named.vectors), named)
 
     def evaluate(self, model: RetrievalModel, split: str, protocol: str) -> Evaluation:
         self.check_protocol(protocol, split)
         named = protocol_named(protocol)
         check_model(named, model)
         bank = self.bank(model, split, protocol=protocol) if self.needs_bank(protocol) else None
-        meter = CostMeter(device_of(model))
+        pairs, meter = self.data(split), CostMeter(device_of(model))
         score = self.scorer(model, split)
-        encoded, pairs = meter.lap(), self.data(split)
+        encoded = meter.lap()
         ranked = ScoreWithBank(score=score, bank=bank) if bank else score
         evaluation = self.evaluate_scores(ranked, split, protocol)
-        compared = first_vectors(score, named.vectors) if named.vectors else score
+        compared = first_vectors(score, named.vectors)
         return replace(
             evaluation,
             embed_cost=encoded / len(pairs.item_ids),

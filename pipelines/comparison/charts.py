@@ -308,7 +308,7 @@ def draw_pairs(scored: Sequence[tuple[Run, Mapping[str, float]]], *, metric: Met
         metric: the primary metric of the recipe's task.
 
     Returns:
-        None if no run has finished.
+        None if no run has finished, or if there is one text aggregator.
     """
     run, name = scored[0][0], f"{scored[0][0].protocol}/{metric.name}"
     values = pd.DataFrame(
@@ -317,9 +317,9 @@ def draw_pairs(scored: Sequence[tuple[Run, Mapping[str, float]]], *, metric: Met
     ).astype({"value": float})
     pairs = values.groupby(["visual", "text"], sort=False)["value"]
     counts = pairs.count().loc[lambda count: count > 0]
-    if counts.empty:
-        return None
     visual, text = values["visual"].unique(), values["text"].unique()
+    if counts.empty or len(text) < 2:
+        return None
     mean_VT = pairs.mean().unstack().loc[visual, text].to_numpy()
     figure = new_figure(max(5.0, 2.6 + 1.15 * len(text)), max(2.6, 1.5 + 0.55 * len(visual)))
     panel = figure.subplots()

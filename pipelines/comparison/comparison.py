@@ -374,7 +374,7 @@ def compare_sweep(plan: Plan, *, detect: float = 0.0) -> tuple[str, RunRecord | 
 
 
 def _heat_maps(plan: Plan, uri: str) -> list[Path]:
-    """Draw a heat map for each recipe with swept text aggregators, and return the files."""
+    """Draw a heat map for each recipe with several text aggregators, and return the files."""
     from polypool.pipelines.comparison.charts import draw_pairs  # Matplotlib
     from polypool.pipelines.figures.style import save
     from polypool.pipelines.training.sweep import match_trials
@@ -389,7 +389,7 @@ def _heat_maps(plan: Plan, uri: str) -> list[Path]:
             for trial in trials
             if trial.run.recipe == recipe
         ]
-        if figure := draw_pairs(scored, metric=metric):
+        if scored and (figure := draw_pairs(scored, metric=metric)):
             name = re.sub(r"[^A-Za-z0-9_.-]", "_", f"{plan.experiment}-{recipe}")
             paths.append(make_folder(home() / "runs") / f"{name}-visual_by_text.png")
             save(figure, paths[-1])

@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import chain
 
 from polypool.infra.compute.cost import UNIT
+from polypool.infra.spec import split_values
 from polypool.infra.text_tables import ABSENT, Table
 from polypool.pipelines.comparison.cross_task import Column, CrossTaskTable
 from polypool.pipelines.comparison.rows import SECONDS, Group, Row, doubts
@@ -327,7 +328,7 @@ def detectable(group: Group) -> Table | None:
 
 def seeds_needed(group: Group, difference: float) -> str:
     """Return the number of seeds that a difference needs, as a sentence; empty if the rows were not tested."""
-    if group.judged is None:
+    if group.judged is None or not group.judged.best:
         return ""
     start, planning = f"{group.title}: a difference of {difference:g}", group.judged.planning
     if planning is None:
@@ -455,7 +456,9 @@ def _tuning(table: CrossTaskTable) -> dict[str, dict[str, str]]:
     for name in table.aggregators:
         rows = [column.rows.get(name) for column in table.columns]
         settings = [
-            dict(part.split("=", 1) for part in row.chosen.split(", ")) if row and row.chosen else {}
+            dict(part.strip().split("=", 1) for part in split_values(row.chosen, row.chosen))
+            if row and row.chosen
+            else {}
             for row in rows
         ]
         values = {
@@ -512,7 +515,7 @@ def brief_across(table: CrossTaskTable) -> Table:
     main, findings = front(table, tuning=False) if table.baseline else across(table), list[str]()
     for column in table.columns:
         rows = sorted(column.rows.items(), key=lambda pair: column.group.rows.index(pair[1]))
-        of = f"{' '.join(column.title[:2])}: " * (len(table.columns) > 1)
+        of = f"{' '.join(column.title[:-1])}: " * (len(table.columns) > 1)
         if found := finding(column.group, dict(rows), best=column.from_best):
             findings.append(f"{of}{found}")
         findings += [f"{of}{doubt}" for doubt in group_doubts(column.group)]

@@ -29,8 +29,10 @@ from polypool.pipelines.training.train import prepare, start
 from polypool.tasks.abilities import Scores, UsesQueryBank
 from polypool.tasks.adapter import Evaluation
 from polypool.tasks.models.dual_encoder import SplitEmbeddings
+from polypool.tasks.models.retrieval_model import RetrievalModel
 from polypool.tasks.run import Run
 from polypool.tasks.scoring.geometry import ablated, alignment, uniformity, variance_of
+from polypool.tasks.scoring.protocols import check_model, protocol_named
 from polypool.tasks.scoring.records import TRAINED_ON
 from polypool.tasks.scoring.scores import ScoreWithBank, mean_bank, mean_score
 from polypool.tasks.similarities.vectors import mean_and_log_variance
@@ -50,6 +52,9 @@ def evaluate(models: Sequence[TrainedModel], *, protocols: Sequence[str], split:
         return [first.evaluate(protocols[0], split=split)]
     for protocol in protocols:
         first.adapter.check_protocol(protocol, split)
+        for model in (trained.model for trained in models):
+            if isinstance(model, RetrievalModel):
+                check_model(protocol_named(protocol), model)
     adapters = [
         trained.as_a(
             Scores, "average scores, or share them", instead="evaluate runs and protocols one by one"
@@ -180,8 +185,9 @@ def _log(
     tracker.inputs([*{(of.name, of.digest): of for of in read if of.context not in other}.values()])
     epochs = tracker.history("epoch")
     step = epochs[-1][0] if epochs else 0  # the last of training: MLflow shows the value of the largest step
+    own = tracker.tag("protocol")
     for evaluation in evaluations:
-        log_evaluation(tracker, evaluation, step=step)
+        log_evaluation(tracker, evaluation, step=step, own=evaluation.protocol == own)
     log_pictures(tracker, *evaluations[0].pictures)
 
 

@@ -534,18 +534,25 @@ def headline(evaluation: Evaluation) -> dict[str, float]:
     return {f"test/{name}": number for name, number in numbers.items() if not math.isnan(number)}
 
 
-def log_evaluation(log: Log | Tracker, evaluation: Evaluation, *, step: int) -> None:
-    """Log an evaluation: metrics with their descriptions, per-query results and files."""
-    costs = {
-        "cost/embed": evaluation.embed_cost,
-        "cost/query": evaluation.query_cost,
-        "bytes/item": evaluation.item_bytes,
-    }
-    costs = {name: value for name, value in costs.items() if not math.isnan(value)}
-    log.log(
-        {f"{evaluation.protocol}/{name}": value for name, value in evaluation.metrics.items()} | costs,
-        step=step,
-    )
+def log_evaluation(log: Log | Tracker, evaluation: Evaluation, *, step: int, own: bool = True) -> None:
+    """Log an evaluation: metrics with their descriptions, per-query results and files.
+
+    Args:
+        log: of the run.
+        evaluation: of a split.
+        step: training step of the model.
+        own: whether the split is the test split and the protocol the run's own; then also log `headline` and costs.
+    """
+    shown = {f"{evaluation.protocol}/{name}": value for name, value in evaluation.metrics.items()}
+    if own:
+        costs = {
+            "cost/embed": evaluation.embed_cost,
+            "cost/query": evaluation.query_cost,
+            "bytes/item": evaluation.item_bytes,
+        }
+        shown |= headline(evaluation)
+        shown |= {name: value for name, value in costs.items() if not math.isnan(value)}
+    log.log(shown, step=step)
     name, described = file_name(evaluation.protocol), metrics_json([evaluation.primary, *evaluation.others])
     _log_files(log, {f"{name}.json": described}, FOLDER)
     version = {VERSION_TAG + evaluation.protocol: str(evaluation.protocol_version)}

@@ -269,7 +269,7 @@ class Plan:
         if trial.run_id:
             return shlex.join([*_JOB, "train", "resume", trial.run_id, *trust_flags(modules(run))])
         words, source = ["--aggregator", run.aggregator], self.sources.get(run.recipe, run.recipe)
-        if run.text_aggregator != read_run(source).text_aggregator:
+        if run.text_aggregator != read_run(source, self.flags).text_aggregator:
             words += ["--text-aggregator", run.text_aggregator]
         words += ["--seed", str(run.seed), "--experiment", run.experiment]
         return shlex.join([*_JOB, "train", source, *self.flags, *words])
@@ -807,7 +807,7 @@ def make_tuning(
         settings,
         aggregators=[run.aggregator for run in runs],
         text_aggregators=[run.text_aggregator or run.aggregator for run in runs if text_aggregators],
-        read=lambda flags: read_run(runs[0].recipe, [*plan.flags, *flags]),
+        read=lambda flags: read_run(plan.sources.get(runs[0].recipe, runs[0].recipe), [*plan.flags, *flags]),
     )
     wrong, sizes, tried = list[str](), dict[tuple[str, str], int](), list[Trial]()
     assets: dict[str, dict[str, Any]] = defaultdict(dict)  # by recipe, whose data are read once
@@ -1381,7 +1381,8 @@ def conclude(tracker: Tracker, plan: Plan, ends: Sequence[Trial], *, first: str 
     tracker.table(TRIALS, table.loc[:, :"parent"].to_dict("list"))
     best = best_of(table)
     rows = best.to_dict("records")
-    tracker.log({f"best/{row['recipe']}/{row['metric']}": row["best"] for row in rows}, step=0)
+    best_values = {f"best/{row['recipe'] or 'run'}/{row['metric']}": row["best"] for row in rows}
+    tracker.log(best_values, step=0)
     named = {f"best.{row['recipe']}": row["run_id"] for row in rows}
     tracker.tags(named | {NOTE: description(table, best, own=tracker.run_id, first=first)})
     if any(end.state == "failed" for end in ends):

@@ -94,8 +94,8 @@ class SplitEmbeddings:
         sizes = [1 if side.ndim == 2 else side.shape[1] for side in (self.visual, self.text)]
         if not self.similarity.of_sets or k > max(sizes):
             raise InputError(
-                f"{k} vectors of each set are to be compared, and this model has {sizes[0]} of an image or video and "
-                f"{sizes[1]} of a text; train one with more, such as --model matryoshka --aggregator 'map(k=16)'"
+                f"cannot compare the first {k} vectors: this model has {sizes[0]} per image or video and {sizes[1]} "
+                "per text; train one with more, such as --model matryoshka --aggregator 'map(k=16)'"
             )
         return replace(self, visual=first_of(self.visual, k), text=first_of(self.text, k))
 

@@ -23,7 +23,7 @@ from polypool.tasks.scoring.metrics import (
 )
 from polypool.tasks.scoring.protocols import ScoringProtocol
 from polypool.tasks.scoring.rescoring import rank_rescored
-from polypool.tasks.scoring.scores import QueryBank, ScoreWithBank, first_vectors
+from polypool.tasks.scoring.scores import QueryBank, ScoreWithBank
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,8 +182,6 @@ def evaluate_protocol(
         RetrievalGallery.of(slice(*fold), owner_T, texts=texts if protocol.distinct else None)
         for fold in itertools.pairwise(bounds)
     ]
-    if protocol.vectors:
-        score = first_vectors(score, protocol.vectors)
     ranked = [fold.rank(score, protocol) for fold in folds]
     metrics = [
         retrieval_metrics(i2t, t2i, directions=directions, floor_median=protocol.floor_median)

@@ -256,9 +256,9 @@ def check_model(protocol: ScoringProtocol, model: RetrievalModel) -> None:
         InputError: names an alternative.
     """
     base = _base_and_rescoring(protocol.name)[0]
-    if protocol.vectors and model.looks_at_pairs:
+    if protocol.vectors and not model.has_embeddings:
         raise InputError(
-            f"protocol {protocol.name!r} compares few vectors of each set, and this model looks at every pair; "
+            f"protocol {protocol.name!r} compares few vectors of each set, and this model has no embeddings; "
             f"evaluate it under {protocol.name.partition(VECTORS)[0]!r}"
         )
     if protocol.vectors > model.set_size:
@@ -278,10 +278,10 @@ def check_model(protocol: ScoringProtocol, model: RetrievalModel) -> None:
             f"protocol {protocol.name!r} multiplies scores by their softmax, and scores of distributions are negative, "
             f"so that the best would become the worst; evaluate it under '{base}-qbnorm' (--rescore qbnorm)"
         )
-    if protocol.right == "cxc" and model.looks_at_pairs:
+    if protocol.right == "cxc" and not model.has_embeddings:
         raise InputError(
-            f"protocol {protocol.name!r} also compares captions with captions, and this model looks at every pair of "
-            "an image and a caption; choose another protocol, such as coco-5k"
+            f"protocol {protocol.name!r} also compares captions with captions, and this model has no embeddings; "
+            "choose another protocol, such as coco-5k"
         )
 
 

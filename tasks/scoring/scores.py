@@ -65,11 +65,13 @@ class ScoreWithBank:
 
 
 def first_vectors(score: Score, k: int) -> Score:
-    """Return the scores by the first `k` vectors of each set, including a bank's.
+    """Return the scores by the first `k` vectors of each set, including a bank's; by whole sets if `k` is 0.
 
     Raises:
         InputError: the scores are not of sets or are an ensemble's, or there are fewer vectors.
     """
+    if not k:
+        return score
     if isinstance(score, ScoreWithBank):
         bank = score.bank
         items, captions = first_vectors(bank.items, k), first_vectors(bank.captions, k)
@@ -78,8 +80,8 @@ def first_vectors(score: Score, k: int) -> Score:
         )
     if not isinstance(score, SplitEmbeddings):
         raise InputError(
-            "the first vectors of sets are compared for one model that encodes images and captions apart; evaluate the "
-            "members of an ensemble, and models of pairs, without vectors"
+            "--vectors needs a single model that encodes images and captions separately; score ensembles and models of "
+            "pairs without it"
         )
     return score.first(k)
 

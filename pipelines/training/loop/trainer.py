@@ -63,7 +63,6 @@ from polypool.pipelines.training.record import (
     SCORED,
     Described,
     costs,
-    headline,
     log_evaluation,
     log_pictures,
     run_figures,
@@ -397,8 +396,7 @@ class Trainer:
         with watch as watched:
             evaluation = self.adapter.evaluate(self.model, "test", self.run.protocol)
         if self.log is not None:
-            spent = costs(self.model, self.progress, steps=self.step)
-            self.log.log(headline(evaluation) | spent, step=self.step)
+            self.log.log(costs(self.model, self.progress, steps=self.step), step=self.step)
             log_evaluation(self.log, evaluation, step=self.step)
         self._log_members(evaluation)
         if self.log is not None:
@@ -417,7 +415,7 @@ class Trainer:
                 _log_model(log, member.model, member.run, member.adapter)
                 spent = costs(member.model, self.progress, steps=0)
                 times = {"time/train_seconds": self.progress.seconds, "epoch": self.progress.best_epoch}
-                log.log(headline(own) | spent | times, step=self.step)
+                log.log(spent | times, step=self.step)
                 log_evaluation(log, own, step=self.step)
             if self.run.figures:
                 log_pictures(log, *own.pictures)

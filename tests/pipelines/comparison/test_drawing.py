@@ -160,3 +160,5 @@ def test_pair_chart_shows_means_over_seeds():
     scored[7] = (runs[7], {})
     assert shown()[3] == "\u2013"
     assert draw_pairs([(run, {}) for run in runs], metric=RSUM) is None
+    one_text = [(replace(run, text_aggregator="mean"), logged) for run, logged in scored]
+    assert draw_pairs(one_text, metric=RSUM) is None

@@ -26,7 +26,7 @@ from polypool.pipelines.comparison.statistics import (
     score,
 )
 from polypool.pipelines.comparison.statistics import difference as of_samples
-from polypool.pipelines.comparison.tables import detectable
+from polypool.pipelines.comparison.tables import detectable, seeds_needed
 
 TRUE = 1.5
 
@@ -247,3 +247,10 @@ def test_detectable_table_starts_with_current_seed_count():
     huge = shown(replace(PLAN, seeds=1e6, runs=2))
     assert huge.rows[0][1:] == (ABSENT, ABSENT), "differences beyond the range of the metric must be absent"
     assert shown(None) is None
+
+
+def test_seeds_needed_are_not_asked_of_one_row():
+    (made,) = blocks_of(*(run("a", seed, 50.0 + seed) for seed in range(3)))
+    assert (
+        seeds_needed(replace(made, judged=Judged(units="60 images", labels=("a",), intervals={})), 1.0) == ""
+    )

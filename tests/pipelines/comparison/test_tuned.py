@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from records import VIDEO, blocks_of, read, run, vqa
 
+from polypool.infra.spec import split_values
 from polypool.infra.text_tables import as_text
 from polypool.infra.tracking import RunRecord
 from polypool.pipelines.comparison import tables as score_tables
@@ -28,7 +29,7 @@ def tuned(
         "space": SPACE,
         "own": (),
         "early_stop": False,
-        "chosen": tuple(tuple(pair.split("=")) for pair in chosen.split(", ")),
+        "chosen": tuple(tuple(pair.strip().split("=", 1)) for pair in split_values(chosen, chosen)),
         "sweep": "s",
     }
     own = {"optim.lr": lr, "optim.lr_factors": f"{lr} too", "published": '{"whole/rsum": 60.0}'}
@@ -85,6 +86,14 @@ def test_rows_show_chosen_settings_in_own_column():
     assert not any(row.published for row in group.rows), (
         "tuned rows must not show the recipe's published numbers"
     )
+
+
+def test_chosen_values_may_contain_commas():
+    chosen = "optim.optimiser=adamw(beta1=0.8, beta2=0.95), optim.milestones=(1, 2)"
+    runs = [tuned(of, chosen=chosen) for name in ("gpo", "mean") for of in over_tasks(name, 60.0)]
+    (table,) = tables_of(blocks_of(*runs))
+    shown = score_tables.front(table)
+    assert shown.rows[0][-1] == "optimiser adamw(beta1=0.8, beta2=0.95); milestones (1, 2)"
 
 
 def test_cross_task_order_ignores_chosen_settings():

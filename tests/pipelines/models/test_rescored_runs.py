@@ -76,6 +76,8 @@ def test_ensemble_qbnorm_averages_banks(run):
 def test_rescored_results_have_own_protocols_and_notes(run, home):
     run_id = track_untrained(replace(run, experiment="rescored"))
     assert said(run_id)[0] == 0
+    own = load(run_id).tracker.metrics()
+    assert own["test/score"] == own["whole/rsum"]
     code, shown = said(run_id, "--rescore", "dsl")
     assert code == 0
     assert "test under whole-dsl" in shown
@@ -83,6 +85,9 @@ def test_rescored_results_have_own_protocols_and_notes(run, home):
     code, shown = said(run_id, "--rescore", "qbnorm")
     assert code == 0
     assert "note:" not in shown
+    found = load(run_id).tracker.metrics()
+    shown = ("test/score", "cost/embed", "cost/query", "bytes/item")
+    assert [found[name] for name in shown] == [own[name] for name in shown], "of the run's own protocol"
     compared = compare(tracking_uri(home), "rescored")
     assert [group.protocol for group in compared.groups] == ["whole", "whole-dsl", "whole-qbnorm"]
     assert sum(note.startswith("whole-dsl: dual softmax looks") for note in compared.notes) == 1
@@ -99,6 +104,10 @@ def test_invalid_rescoring_is_refused_before_encoding(run, home, monkeypatch):
     for words, message in (
         ((pairs, "--rescore", "qbnorm"), "takes a model that looks at every pair too long"),
         ((pairs, more, "--rescore", "qbnorm"), "takes a model that looks at every pair too long"),
+        (
+            (pairs, "--protocol", "whole", "--protocol", "whole-vectors2"),
+            "compares few vectors of each set, and this model has no embeddings",
+        ),
         (
             (distributions, "--rescore", "dsl"),
             "negative, so that the best would become the worst; evaluate it",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from corpora import make_corpus
+from corpora import hgr, make_corpus
 from judgment_files import HEADERS, caption, image, write_csvs, write_eccv
 from query_results import reproduced
 from untrained_runs import track_untrained
@@ -188,10 +188,29 @@ def test_missing_ratings_or_caption_ids_are_refused(home, run):
             adapter.evaluate(adapter.model(), "test", f"small-{right}")
 
 
+@pytest.mark.parametrize("protocol", MADE)
+def test_first_vectors_of_sets_are_scored_under_every_protocol(run, protocol):
+    run = replace(run, aggregator="map(k=4, heads=2)", similarity="maxsim", objective="infonce(learned=True)")
+    adapter = TASKS.build(run.task, run)
+    score = adapter.scorer(adapter.model(), "test")
+    few = adapter.evaluate_scores(score, "test", f"{protocol}-vectors1").metrics
+    whole, expected = (
+        adapter.evaluate_scores(of, "test", protocol).metrics for of in (score, score.first(1))
+    )
+    assert few == expected
+    assert few != whole
+
+
 @pytest.mark.parametrize(
-    "pairs", [{"cross": "cross_modal(heads=2)"}, {"aggregator": "xpool", "text_aggregator": "mean"}]
+    "pairs",
+    [
+        {"cross": "cross_modal(heads=2)"},
+        {"aggregator": "xpool", "text_aggregator": "mean"},
+        {"model": hgr(dropout=0.0), "text": "bigru(width=16, embedding=8, min_count=1, ends=False)"},
+    ],
 )
 def test_model_of_pairs_is_not_trained_for_cxc(run, pairs):
+    run = replace(run, data=replace(run.data, text_augment=""))
     with pytest.raises(InputError, match="'small-cxc' also compares captions with captions"):
         prepare(replace(run, protocol="small-cxc", **pairs))
     assert prepare(replace(run, protocol="small-eccv", **pairs))

@@ -267,7 +267,7 @@ def test_sweep_of_aggregator_pairs_draws_heat_map(tiny, capsys):
     grid = ("--recipes", "tiny", "--experiment", "pairs", *SMALL, "--concurrent", "1", "--aggregators")
     assert command(*grid, "mean") == 0
     first = trained(tiny, "pairs")
-    grid += ("mean", "max", "--text-aggregators", "mean")
+    grid += ("mean", "--text-aggregators", "mean", "max")
     assert command(*grid) == 0
     said = capsys.readouterr().out
     assert "2 trials, 1 of them finished before and skipped; 1 to train" in said
@@ -278,7 +278,7 @@ def test_sweep_of_aggregator_pairs_draws_heat_map(tiny, capsys):
     (comparison, *_) = find_runs(tracking_uri(tiny), "pairs-comparisons")
     assert Tracker.attach(tracking_uri(tiny), comparison.run_id, running=False).download(figure.name).exists()
     assert command(*grid, "--dry-run") == 0
-    assert "tiny max, text mean seed 0  finished, run" in capsys.readouterr().out
+    assert "tiny mean, text max seed 0  finished, run" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("seen", [True, False], ids=["seen while planning", "seen while resuming"])

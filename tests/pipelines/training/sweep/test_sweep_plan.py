@@ -136,6 +136,14 @@ def test_recipe_files_are_planned_by_their_path(run, tmp_path):
         make_plan([one, two], ["mean"])
 
 
+def test_own_data_are_planned_as_jobs(made):
+    data = ["--corpus", made.data.corpus, "--features", made.data.features]
+    (job,) = make_plan(["image_text"], ["mean"], flags=data).text([], words=()).splitlines()[-1:]
+    assert job.endswith(
+        shlex.join([*data, "--aggregator", "mean", "--seed", "0", "--experiment", "polypool"])
+    )
+
+
 @pytest.mark.parametrize(
     ("gpus", "concurrent", "most", "share"),
     [(1, 0, 1, 1.0), (1, 7, 7, 0.1428), (2, 3, 3, 0.5), (4, 2, 2, 1.0), (0, 5, 5, None), (0, 12, 8, None)],

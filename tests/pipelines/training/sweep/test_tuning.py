@@ -58,6 +58,16 @@ def test_trials_start_at_recipe_and_fill_budget():
     assert made.notes == ["tiny: 2 of 2 points each: mean", "tiny: 3 of 4 points each: gpo"]
 
 
+def test_recipe_files_are_tuned_on_their_own_data(made, tmp_path):
+    data = f"{{corpus: {made.data.corpus}, features: {made.data.features}}}"
+    (file := tmp_path / "mine.yaml").write_text(
+        f"base: image_text\nvisual: regions(width=16)\ndata: {data}\n"
+    )
+    plan = make_plan([str(file)], ["mean"])
+    found = make_tuning(plan, ["optim.lr=0.001,0.002"], text_aggregators=False, budget=2, sample=0)
+    assert [trial.run.optim.lr for trial in found.plan.trials] == [0.001, 0.002]
+
+
 def test_runs_match_only_with_equal_tuning():
     made = tuning("kmax(k=5)", settings=["kmax.k=1,5"], budget=2)
     (trial, _) = made.plan.trials
