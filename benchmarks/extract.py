@@ -14,6 +14,7 @@ from PIL import Image
 
 import polypool as pp
 from benchmarks.side_by_side import compare, run
+from polypool.infra.compute.device import best_device
 
 WIDTHS = {True: (8, 1, 2, 28), False: (384, 12, 6, 224)}
 """Width, layers, heads and pixels of the model; the key is `quick`."""
@@ -54,10 +55,11 @@ def plain(paths: Sequence[Path], model: Path) -> None:
     """Encode images one after another with transformers only."""
     from transformers import AutoImageProcessor, AutoModel
 
-    processor, network = AutoImageProcessor.from_pretrained(model), AutoModel.from_pretrained(model).eval()
+    processor, device = AutoImageProcessor.from_pretrained(model), best_device()
+    network = AutoModel.from_pretrained(model).eval().to(device)
     with torch.inference_mode():
         for path in paths:
-            network(**processor(Image.open(path), return_tensors="pt"))
+            network(**processor(Image.open(path), return_tensors="pt").to(device))
 
 
 def main(*, quick: bool = False) -> None:

@@ -332,6 +332,8 @@ def _worker(rank: int, workers: int, meet: str) -> None:
 
 
 def main(*, quick: bool = False) -> None:
+    if not (quick or torch.cuda.is_available()):
+        raise InputError("torch finds no GPU here; run it on a machine with one, and a torch with CUDA")
     device, targets = best_device(), Targets()
     agreement(device)
     with own_stream(device):
@@ -346,12 +348,5 @@ def main(*, quick: bool = False) -> None:
         sys.exit(1)
 
 
-@command
-def on_gpu() -> None:
-    if not torch.cuda.is_available():
-        raise InputError("torch finds no GPU here; run it on a machine with one, and a torch with CUDA")
-    run(main)
-
-
 if __name__ == "__main__":
-    on_gpu()
+    command(partial(run, main))()

@@ -104,11 +104,10 @@ def plain_step(
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-4, weight_decay=1e-4, fused=True, capturable=gpu)
     x_BND = torch.randn(batch, regions, dim, device=device)
     token_BL = torch.randint(words, (batch, length), device=device)
-    masks = (
+    mask_BN, mask_BL = (
         torch.arange(most, device=device) < torch.randint(most // 2, most + 1, (batch, 1), device=device)
         for most in (regions, length)
     )
-    mask_BN, mask_BL = masks
 
     def step() -> Tensor:
         optimizer.zero_grad()

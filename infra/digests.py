@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +12,7 @@ from pathlib import Path
 
 from polypool.infra.errors import InputError
 from polypool.infra.fields import read_record
-from polypool.infra.files import atomic, sha256, why_no_file
+from polypool.infra.files import sha256, why_no_file, write_json
 from polypool.infra.process.progress import Progress
 
 DIGESTS = "digests.json"
@@ -25,9 +24,7 @@ _TOGETHER = 32  # files per task of a thread
 
 def write_digests(folder: Path, names: Sequence[str]) -> None:
     """Record the digests of some files of a folder."""
-    digests = {name: sha256(folder / name) for name in names}
-    with atomic(folder / DIGESTS) as file:
-        file.write(json.dumps(digests, indent=1).encode())
+    write_json(folder / DIGESTS, {name: sha256(folder / name) for name in names})
 
 
 def damaged(folder: Path) -> list[str]:

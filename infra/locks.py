@@ -43,7 +43,7 @@ class Lock:
             if self._lock.lock_counter == 1:
                 self.path.write_text(f"process {os.getpid()} on {socket.gethostname()}: {invocation()}")
         except Timeout:
-            raise HeldError(f"{of} ({holder_of(self.path)}); wait for its end, or end it first") from None
+            raise HeldError(f"{of} ({holder_of(self.path)}); wait until it ends, or stop it") from None
         except OSError as error:
             raise InputError(f"{self.path}: cannot be written: {error.strerror}") from error
 

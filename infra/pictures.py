@@ -92,7 +92,9 @@ def _upright(image: Image.Image, side: int) -> Image.Image:
         if bits - {1, 8, 16} or (
             bits == {16} and image.tag_v2.get(_MEANING) == 0
         ):  # Pillow ignores these tags
-            raise InputError("a TIFF of other than 1, 8 or 16 bits whose zero is black; save it again")
+            raise InputError(
+                "a TIFF with an unsupported number of bits, or with 16 bits whose zero is white; save it with 8 bits"
+            )
     if side:
         image.draft("RGB", (side, side))
     if isinstance(image, JpegImageFile):  # includes the first picture of multi-picture files

@@ -311,7 +311,7 @@ class Registry:
     def _duplicate(self, name: str) -> InputError:
         return InputError(
             f"two {self.plural} are called {name!r}: {' and '.join(self._origins(name))}; rename or uninstall one of "
-            "them, or name the one that is meant as module:Name"
+            "them, or select one as module:Name"
         )
 
 

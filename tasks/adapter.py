@@ -151,7 +151,7 @@ class Evaluation:
             metrics are logged, because a score may need all workers; only the first worker's records are drawn.
         embed_cost: cost of encoding an item and its texts, or of answering a question, in `infra.compute.cost.UNIT`;
             NaN if not measured.
-        query_cost: mean cost of scoring a query against the whole gallery and ranking it, over both directions.
+        query_cost: mean cost of scoring a query against its gallery and ranking it, over all directions.
         members: evaluations of jointly trained tasks, by name.
         item_bytes: size of the embeddings of an image or video in bytes, without zero vectors that fill up sets; NaN
             for a model without embeddings.

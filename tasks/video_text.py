@@ -11,7 +11,7 @@ from polypool.tasks.run import Run
 
 @TASKS.register("video_text")
 class VideoText(Retrieval):
-    """The adapter of video-text retrieval: a video is the set of its frames or clips in a feature store.
+    """The adapter of video-text retrieval: a video is the set of its frames or clips, stored or decoded.
 
     Args:
         run: its complete description.

@@ -24,7 +24,14 @@ from polypool.tasks.models.parts import Parts
 from polypool.tasks.questions.accuracy import EXACT_MATCH, PROTOCOLS, VQA_RULE, protocol_for
 from polypool.tasks.questions.answer_report import ACCURACY, Report, answered, check_answered
 from polypool.tasks.questions.vocabulary import ANSWERS, TARGETS, AnswerVocabulary
-from polypool.tasks.questions.vqa_model import AnswerScores, VQAModel, answer_loss, answer_passes, vqa_model
+from polypool.tasks.questions.vqa_model import (
+    AnswerScores,
+    VQAModel,
+    answer_loss,
+    answer_passes,
+    best_answers,
+    vqa_model,
+)
 from polypool.tasks.run import Run
 from polypool.tasks.scoring.attention_maps import attention_examples, question_pairs
 
@@ -64,8 +71,8 @@ class VQA(CorpusTask, Answers, Chunked):
         require(one_of(*ANSWERS), answers=answers)
         if run.objective.strip() != "bce":
             raise InputError(
-                f"the objective {run.objective!r} is none of visual question answering, which has one: bce, the binary "
-                "cross-entropy of every answer (--objective bce)"
+                f"the objective {run.objective!r} is not for question answering, whose only objective is bce, the "
+                "binary cross-entropy of every answer (--objective bce)"
             )
         self.targets, self.source, self.min_count = targets, answers, min_count
         super().__init__(run, assets, chunk=chunk)
@@ -146,15 +153,16 @@ class VQA(CorpusTask, Answers, Chunked):
         return self._reports[split, protocol]
 
     def evaluate_scores(self, score: Score, split: str, protocol: str) -> Evaluation:
-        return self._report(split, protocol).evaluate(score, chunk=self.visual_chunk)
+        report = self._report(split, protocol)
+        return report.evaluate(*best_answers(score, questions=len(report.questions), chunk=self.visual_chunk))
 
     def evaluate(self, model: nn.Module, split: str, protocol: str) -> Evaluation:
-        questions = self._report(split, protocol).questions
-        data, score = self.data(split), self.scorer(model, split)
+        report = self._report(split, protocol)
+        data, score, questions = self.data(split), self.scorer(model, split), report.questions
         meter = CostMeter(device_of(model))
-        evaluation = self.evaluate_scores(score, split, protocol)
+        best = best_answers(score, questions=len(questions), chunk=self.visual_chunk)
+        cost, evaluation = meter.lap() / len(questions), report.evaluate(*best)
         attention = partial(attention_examples, self, model, question_pairs(data), split, items=questions)
-        cost = meter.lap() / len(questions)
         return replace(evaluation, embed_cost=cost, pictures=(*evaluation.pictures, attention))
 
 

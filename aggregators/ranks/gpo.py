@@ -51,7 +51,8 @@ class GPO(Aggregator):
         temperature: divides the scores.
         per_channel: separate weights for each channel (table 12).
         feature_conditioned: concatenate the sorted values to the encodings, so that weights depend on them (table 13).
-        longest: number of learned rank embeddings with `encoding="index"`.
+        longest: number of learned rank embeddings with `encoding="index"`. A larger set is an error on a CPU; on a GPU,
+            where sizes are not read, its ranks beyond share the last embedding.
     """
 
     weights_over = "ranks"
@@ -114,12 +115,9 @@ class GPO(Aggregator):
             return self._squeezed(self._decode(size_B, sort_descending(x_BND, mask_BN), padded))
         if torch.is_grad_enabled() or shapes_only(mask_BN):
             return self._squeezed(weights_by_size(self._of_sizes, mask_BN))
-        each = self._cached_weights(size_B.tolist())
-        weight = each[0][None].clone() if len(each) == 1 else pad_sequence(each, batch_first=True)
-        if weight.shape[1] == padded:
-            return weight
-        rest = weight.new_zeros(len(weight), padded - weight.shape[1], *weight.shape[2:])
-        return torch.cat((weight, rest), dim=1)
+        weight = pad_sequence(self._cached_weights(size_B.tolist()), batch_first=True)
+        after_sets = (0, 0) * (weight.dim() - 2) + (0, padded - weight.shape[1])
+        return nn.functional.pad(weight, after_sets)
 
     def _cached_weights(self, sizes: list[int]) -> list[Tensor]:
         """Return the weights of each size without gradients, cached until a parameter changes.
@@ -159,14 +157,16 @@ class GPO(Aggregator):
         weight = self.linear.weight
         if self.index is None:
             wide = torch.promote_types(weight.dtype, torch.float32)
-            encode = encode_ranks if traced() else _encoded
+            # a CUDA graph would outlive the cache's tensor
+            encode = encode_ranks if shapes_only(weight) else _encoded
             return encode(longest, self.positions, device=weight.device, dtype=wide).to(weight.dtype)
-        if longest > self.index.num_embeddings:
+        last = self.index.num_embeddings - 1
+        if longest > last + 1 and not shapes_only(weight):
             raise InputError(
                 f"a set has {longest} elements, and gpo has learned encodings of {self.index.num_embeddings} ranks; "
                 "set longest to the size of the largest set"
             )
-        return self.index.weight[:longest]
+        return self.index(torch.arange(longest, device=weight.device).clamp(max=last))
 
 
 def _same(a: Tensor, b: Tensor) -> bool:

@@ -48,12 +48,10 @@ class Late(Aggregator):
         x_BND = unit_length(zero_pads(x_BND, mask_BN)).to(x_BND.dtype)
         if self.factor == 1 and self.budget is None:
             return Pooled(x_BND)
-        sizes = range(x_BND.shape[1] + 1)
-        target_B = torch.tensor([self._vectors(size) for size in sizes], device=x_BND.device)[
-            mask_BN.sum(dim=1)
-        ]
-        k = self._vectors(sizes[-1])
-        cluster_BN = _ward(x_BND.detach(), mask_BN, target_B, merges=sizes[-1] - k)
+        size_B, n = mask_BN.sum(dim=1).double(), x_BND.shape[1]
+        target_B = -torch.div(-size_B, self.factor, rounding_mode="floor").long()
+        target_B, k = target_B.clamp(max=self.budget or n), self._vectors(n)
+        cluster_BN = _ward(x_BND.detach(), mask_BN, target_B, merges=n - k)
         member_BNK = zero_pads(F.one_hot(cluster_BN.clamp(max=k - 1), k).to(x_BND.dtype), mask_BN)
         share_BNK = member_BNK / member_BNK.sum(dim=1, keepdim=True).clamp(min=1)
         return Pooled(share_BNK.mT @ x_BND)

@@ -133,5 +133,4 @@ class Manifest:
 
 def _check_of(data: dict[str, Any]) -> str:
     """Return the SHA-256 of JSON data in canonical form."""
-    plain = json.loads(json.dumps(data))
-    return hashlib.sha256(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -93,8 +92,8 @@ def compare(
         significance=significance,
         baseline=baseline,
         pairs=pairs,
+        detect=detect,
     )
-    comparison = replace(comparison, detect=detect)
     print(comparison.text(details=details), end="\n\n")
     _write(comparison, out=out, markdown=markdown, latex=latex)
     if log:

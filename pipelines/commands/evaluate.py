@@ -82,7 +82,8 @@ def evaluate(
     how = (f"{VECTORS}{vectors}" if vectors else "") + (f"-{rescore}" if rescore else "")
     if embeddings and (len(runs) > 1 or len(protocol) > 1 or how or data.given or other_data):
         raise InputError(
-            "--embeddings takes one run and at most one --protocol, without --rescore, --vectors, --data, --other-data"
+            "--embeddings takes one run and at most one --protocol, without --rescore, --vectors, --corpus, "
+            "--features, --texts, --other-data"
         )
     from polypool.pipelines.comparison.tables import methods
     from polypool.pipelines.models.run_evaluation import evaluate_and_log

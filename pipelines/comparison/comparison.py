@@ -309,6 +309,7 @@ def compare(
     significance: bool = True,
     baseline: str = "",
     pairs: bool = False,
+    detect: float = 0.0,
 ) -> Comparison:
     """Read the runs of an experiment and arrange them.
 
@@ -322,6 +323,7 @@ def compare(
         significance: read the per-query results of all runs, and test differences.
         baseline: label or aggregator of the rows to compare the others with; empty for none.
         pairs: test all pairs of rows, too.
+        detect: a difference of the primary metric for which to give the number of seeds; 0 for none.
 
     Raises:
         InputError: unknown experiment, metric, protocol or baseline, or nothing to compare; see also `Choice.of`.
@@ -341,7 +343,12 @@ def compare(
                 "row for --baseline", baseline, {row.label for group in groups for row in group.rows}
             )
         comparison = Comparison(
-            experiment=experiment, groups=groups, notes=(*notes, *sources), baseline=baseline, pairs=pairs
+            experiment=experiment,
+            groups=groups,
+            notes=(*notes, *sources),
+            baseline=baseline,
+            pairs=pairs,
+            detect=detect,
         )
         if not significance:
             return comparison
@@ -359,7 +366,7 @@ def compare_sweep(plan: Plan, *, detect: float = 0.0) -> tuple[str, RunRecord | 
     """
     uri = tracking_uri(home())
     try:
-        comparison = replace(compare(uri, plan.experiment), detect=detect)
+        comparison = compare(uri, plan.experiment, detect=detect)
     except InputError as error:
         return str(error), None
     tracker = comparison.log(uri)

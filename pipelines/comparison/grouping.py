@@ -240,7 +240,7 @@ def notes_on(title: str, runs: Sequence[RunRecord]) -> Iterator[str]:
     missing = [sorted(_within(f"data.{LEFT_OUT}", of).items()) for of in tags]
     for what, n in Counter(", ".join(f"{split} lacks {n}" for split, n in of) for of in missing).items():
         if what:
-            yield f"{title}: INCOMPLETE, what has no features or file is left out of {n} of {len(runs)} runs: {what}"
+            yield f"{title}: INCOMPLETE: {n} of {len(runs)} runs skip items without features or file: {what}"
     commits = [
         of["git_commit"][:10] + " with changes" * (of.get("git_dirty") == "true")
         for of in tags

@@ -660,7 +660,7 @@ def judge(
     """
     size = next(iter(samples.values())).y_Sn.shape[1]
     if size < LEAST:
-        raise InputError(f"{size} queries are too few to judge differences by, at least {LEAST} are needed")
+        raise InputError(f"{units} are too few to test differences; at least {LEAST} are needed")
     borrowed = mean_variance(seed_variance(row.y_Sn) for row in samples.values())
     scores = {label: score(row, borrowed=borrowed) for label, row in samples.items()}
     intervals = {label: of.interval(best=best) for label, of in scores.items()}

@@ -29,8 +29,8 @@ FRAMES, FRAME, GAP = 4, (160, 120), 3
 """The frames shown of a video: their number, and in a strip their largest size and the gap, in pixels."""
 _JUDGED = {
     "own": "",
-    "cxc": " Right is also what people rated so.",
-    "eccv": " Right is what ECCV Caption found to be so, and queries are those it has.",
+    "cxc": " Captions and images that people rated as matching also count as right.",
+    "eccv": " Queries and right answers are those of ECCV Caption.",
 }
 """Note on relevant captions in addition to, or instead of, an image's own ones, by `ScoringProtocol.right`."""
 
@@ -46,8 +46,8 @@ def draw(record: Pictures) -> Mapping[str, bytes]:
     """
     raise InputError(
         f"an evaluation's pictures are {type(record).__name__}, expected files by name, None or one of the records "
-        f"{', '.join(sorted(it.__name__ for it in draw.registry if it.__module__ != 'builtins'))}; another is drawn by "
-        "a function that polypool.pipelines.figures.pages.draw.register takes"
+        f"{', '.join(sorted(it.__name__ for it in draw.registry if it.__module__ != 'builtins'))}; register a "
+        "function for another type with polypool.pipelines.figures.pages.draw.register"
     )
 
 

@@ -137,10 +137,6 @@ class Snapshot:
     state: dict[str, Any]
     progress: dict[str, Any]
 
-    @property
-    def samples(self) -> int:
-        return self.progress["samples"]
-
     def write(self, folder: Path) -> None:
         weights, state, position = (folder / name for name in FILES)
         save_file(self.weights, weights)
@@ -228,7 +224,7 @@ def time_stamp() -> str:
 
 def _name(snapshot: Snapshot) -> str:
     """Return a checkpoint's name; later checkpoints sort last, independent of machines' clocks."""
-    return f"checkpoint_{snapshot.samples:012d}_{time_stamp()}"
+    return f"checkpoint_{snapshot.progress['samples']:012d}_{time_stamp()}"
 
 
 def checkpoints(at: Path | Url) -> list[str]:
@@ -445,7 +441,6 @@ _OTHER_KINDS = {
     "ensemble": "is an ensemble; give one of its members, which its parameter `members` names",
     "sweep": "stands for a sweep; give one of its runs, such as the one that its tag `best.RECIPE` names",
     "transfer": "holds the scores of a trained run on other data; give that run, its parent",
-    "synthetic": "belongs to a synthetic experiment; give a run that was trained on a corpus",
     "": "was not made by polypool, as it has no tag `kind`; give a run that was trained",
 }
 """For each kind of run without training: a description, and the run to give instead."""

@@ -182,11 +182,6 @@ class Trial:
         """The tags of its run."""
         return tags(self.run) | (self.tuned.tag() if self.tuned else {})
 
-    @property
-    def rivals(self) -> tuple[str, str]:
-        """Key of the trials it competes with: for early stopping, and for the choice of settings."""
-        return self.run.recipe, self.tunes
-
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
@@ -985,7 +980,7 @@ def carry_out(plan: Plan, *, concurrent: int = 0, parent: str = "") -> list[Tria
     for trial in to_do:  # scores of different recipes cannot be compared to stop the worse ones
         at = checkpoints_at(trial.run_id, trial.at) if trial.run_id else new_runs_at()
         alone = trains_here(trial.run, at=at, in_sweep=True)
-        groups[trial.rivals if plan.early_stop else (), alone].append(trial)
+        groups[(trial.run.recipe, trial.tunes) if plan.early_stop else (), alone].append(trial)
     alone = all(alone for _, alone in groups)
     here = concurrent == 1 and alone and not plan.early_stop and not on_cluster()
     with nullcontext() if here else ray_session(dashboard=not alone):
@@ -1085,7 +1080,6 @@ def _train(
         sweep=sweep,
         tags={COMMAND: command_line(), **({PARENT: parent} if parent else {})},
     )
-    settled: list[Trial] = []
     try:
         with resume_hint(stopping.invocation()), graceful_stop(stop.touch, seconds=CHECKPOINT_SECONDS):
             if side_by_side:

@@ -244,7 +244,7 @@ class StoredCorpus(ABC):
         """
         if not row.path:
             raise InputError(
-                f"{self.folder}: {row.id} has no image: this corpus was made without; ingest it again with its images"
+                f"{self.folder}: {row.id} has no file; ingest the corpus again with its images or videos"
             )
         return Path(self.image_folder) / row.path
 
@@ -325,9 +325,7 @@ def shared_files(table: pa.Table, *, id: str) -> Iterator[Flagged]:
         twins = ours.groupby("sha256")[id].agg(list)
         for name, digest in zip(theirs[id], theirs["sha256"], strict=True):
             if twin := next((twin for twin in twins[digest] if twin != name), None):
-                yield Flagged(
-                    where=f"id {name}, as id {twin}", why=f"the same picture in {fitted} and {other}"
-                )
+                yield Flagged(where=f"id {name}, as id {twin}", why=f"the same file in {fitted} and {other}")
 
 
 __all__ = ["Corpus", "CorpusSummary", "Flagged", "Item", "Skipped", "Tolerance", "write_corpus"]

@@ -174,8 +174,8 @@ def compare_counts(
     nearest = min(published, key=lambda each: len(each.differences(splits, captions)))
     differences = nearest.differences(splits, captions)
     if not differences:
-        return f"as many as published: {nearest.name}"
-    return f"not as many as published ({nearest.name}): {', '.join(differences)}"
+        return f"counts match the published ones: {nearest.name}"
+    return f"counts differ from the published ones ({nearest.name}): {', '.join(differences)}"
 
 
 # Karpathy and Fei-Fei, CVPR 2015: restval is part of the training split; most images have five captions.

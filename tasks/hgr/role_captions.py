@@ -123,9 +123,6 @@ class RoleCaptions:
         length = min(len(graph.words), self.limit or len(graph.words))
         self._store.put(number, cut(graph, verbs=self.verbs, nouns=self.nouns, length=length))
 
-    def __len__(self) -> int:
-        return len(self.captions)
-
     @property
     def notes(self) -> list[str]:
         """Notes on truncation, and on the share of unknown words."""

@@ -157,7 +157,10 @@ class CorpusInputs:
         if len(lacking) < len(ids):
             return "extract or ingest them, or leave them out by --data.missing skip"
         if (store.find(self.corpus.ids.to_pylist()) >= 0).any():
-            return "it has other splits alone: extract these, too, or ingest features of all splits together"
+            return (
+                "it has features of other splits only: extract these splits too, or ingest features of all splits "
+                "together"
+            )
         return (
             f"its ids are {', '.join(store.ids.slice(0, 3).to_pylist())}, ...: ingest the features with --corpus "
             f"{self.run.data.corpus}, which matches the ids"

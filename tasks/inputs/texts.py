@@ -30,8 +30,6 @@ TextAugmentation = MaskReplaceDelete | Drop  # of words, or of stored features
 class TextInputs(Protocol):
     """The text encoder's inputs of a split's captions or questions."""
 
-    def __len__(self) -> int: ...
-
     def sizes(self) -> np.ndarray:
         """Return how many tokens or elements each text has."""
 
@@ -100,9 +98,6 @@ class Captions:
             f"text encoder{f', such as {such}' if such else ''}"
         )
 
-    def __len__(self) -> int:
-        return len(self._ends) - 1
-
     def sizes(self) -> np.ndarray:
         return np.diff(self._ends) + self.tokenizer.starts + self.tokenizer.ends
 
@@ -150,9 +145,6 @@ class StoredTexts(StoreRows):
                 f"{texts[missing[0]]!r}; it was made of another corpus, or skipped them (skipped.jsonl). Make one of "
                 f'this corpus: polypool extract --texts --corpus {corpus} --backbone "{backbone}" --out DIR'
             )
-
-    def __len__(self) -> int:
-        return len(self.rows)
 
     def sizes(self) -> np.ndarray:
         return self.store.sizes(self.rows)
@@ -219,9 +211,6 @@ class NewTexts:
 
     def __init__(self, texts: Sequence[str], backbone: Backbone, *, dtype: str) -> None:
         self._texts, self._backbone, self._dtype = texts, backbone, dtype
-
-    def __len__(self) -> int:
-        return len(self._texts)
 
     def sizes(self) -> np.ndarray:
         return np.array([len(self._features([text])[0]) for text in self._texts], np.int64)

@@ -205,6 +205,7 @@ class Adopt(Objective):
         require(above(0), temperature=temperature)
         require(at_least(0), margin=margin)
         self.margin, self.temperature = margin, temperature
+        self.target_gap = temperature
         self.miner = AdoptK(scale=scale, rule=rule)
         self.positive_in_denominator, self.halve = positive_in_denominator, halve
 
@@ -216,10 +217,6 @@ class Adopt(Objective):
         row_V, column_T = logsumexp_of_highest(negative_VT, k_text, k_visual, temperature=self.temperature)
         loss = self._cost(pair_T, row_V[row_T]) + self._cost(pair_T, column_T)
         return {"loss": loss / 2 if self.halve else loss, **terms}
-
-    @property
-    def target_gap(self) -> float:
-        return self.temperature
 
     def _cost(self, pair_T: Tensor, rivals_T: Tensor) -> Tensor:
         """Return the mean of the pairs' costs against the logsumexp of their negatives."""

@@ -98,7 +98,8 @@ class PseudoPositiveMatching(Objective):
         loss = 2 * _cross_entropy(logit_VT, positive_VT)
         terms = {"scale": self.scale.detach(), "bias": self.bias.detach()}
         if self.pseudo:
-            near = [sim_VT >= _lowest_positive(sim_VT, positive_VT, dim=dim) for dim in (1, 0)]
+            match_VT = sim_VT.detach().masked_fill(~positive_VT, torch.inf)
+            near = [sim_VT >= match_VT.amin(dim=dim, keepdim=True) for dim in (1, 0)]  # by row, by column
             loss = loss + self.pseudo * sum(_cross_entropy(logit_VT, near_VT) for near_VT in near)
             found = [(near_VT & ~positive_VT).sum() / near_VT.shape[dim] for dim, near_VT in enumerate(near)]
             terms["pseudo_positives"] = (found[0] + found[1]) / 2
@@ -107,8 +108,3 @@ class PseudoPositiveMatching(Objective):
 
 def _cross_entropy(logit_VT: Tensor, yes_VT: Tensor) -> Tensor:
     return F.binary_cross_entropy_with_logits(logit_VT, yes_VT.to(logit_VT.dtype))
-
-
-def _lowest_positive(sim_VT: Tensor, positive_VT: Tensor, *, dim: int) -> Tensor:
-    """Return the lowest score of the matches of each row (`dim` 1) or column (`dim` 0), keeping that axis."""
-    return sim_VT.detach().masked_fill(~positive_VT, torch.inf).amin(dim=dim, keepdim=True)

@@ -40,7 +40,8 @@ class Triplet(Objective):
         super().__init__()
         require(at_least(0), margin=margin, warmup_epochs=warmup_epochs)
         require(one_of("sum", "mean"), reduction=reduction)
-        self.margin, self.miner, self.first = margin, MINERS.build(negatives), All()
+        self.margin = self.target_gap = margin
+        self.miner, self.first = MINERS.build(negatives), All()
         self.warmup_epochs, self.reduction = warmup_epochs, reduction
 
     def forward(
@@ -53,10 +54,6 @@ class Triplet(Objective):
             self._cost(scores.pair_T, side.of_pairs()) for side in (mined.to_text, mined.to_visual)
         )
         return {"loss": of_text + of_visual, **mined.terms}
-
-    @property
-    def target_gap(self) -> float:
-        return self.margin
 
     def _cost(self, pair_T: Tensor, chosen: MinedNegatives) -> Tensor:
         """Return the reduced hinges of one direction."""

@@ -205,10 +205,10 @@ class _Numbering(dict[str, int]):
         return np.fromiter((self.setdefault(string, len(self)) for string in strings), np.int64, count)
 
 
-def global_pool(
+def accuracy_by_group(
     accuracy_Q: np.ndarray, *, answer_types: Sequence[str] = (), question_types: Sequence[str] = ()
 ) -> dict[str, float]:
-    """Return means in per cent: `accuracy`, `yes_no`, `number`, `other`, and `type/<question type>` for each.
+    """Return the mean accuracy in per cent: `accuracy`, `yes_no`, `number`, `other`, and `type/<question type>`.
 
     Another answer type `x` is named `answer/x`; an empty type belongs to no group. Characters that MLflow does not
     allow in names become `_`.

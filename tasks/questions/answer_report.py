@@ -19,11 +19,10 @@ import numpy as np
 
 from polypool.infra.compute.dist import rank
 from polypool.infra.errors import InputError
-from polypool.tasks.adapter import Evaluation, Metric, PictureRecord, QueryMean, QueryMetric, Score
+from polypool.tasks.adapter import Evaluation, Metric, PictureRecord, QueryMean, QueryMetric
 from polypool.tasks.datasets.corpus import PicturedItem, Question, QuestionCorpus, pictured
-from polypool.tasks.questions.accuracy import VQA_RULE, HumanAnswers, global_pool
+from polypool.tasks.questions.accuracy import VQA_RULE, HumanAnswers, accuracy_by_group
 from polypool.tasks.questions.vocabulary import AnswerVocabulary
-from polypool.tasks.questions.vqa_model import best_answers
 from polypool.tasks.scoring.examples import choose
 
 VERSION = 1  # of the protocols; incremented whenever the same answers would get another accuracy
@@ -143,14 +142,13 @@ class Report:
         predictions = prior.predict([q.question for q in self.questions])
         return {"prior_accuracy": 100 * float(self.accuracy(predictions).mean())} | coverage
 
-    def evaluate(self, score: Score, *, chunk: int) -> Evaluation:
-        """Return metrics in per cent, if answers are known, and the most probable answer to each question.
+    def evaluate(self, best_Q: np.ndarray, confidence_Q: np.ndarray) -> Evaluation:
+        """Return metrics in per cent, if answers are known, and the answer to each question.
 
         Args:
-            score: gives the probabilities of blocks of questions and answers.
-            chunk: questions scored at once.
+            best_Q: index of the most probable answer to each question.
+            confidence_Q: its probability.
         """
-        best_Q, confidence_Q = best_answers(score, questions=len(self.questions), chunk=chunk)
         predictions = [self.vocabulary.answers[best] for best in best_Q.tolist()]
         found: dict[str, Any] = {"metrics": {"questions": float(len(predictions))}, "primary": ACCURACY}
         per_query = {
@@ -173,7 +171,7 @@ class Report:
     def _measured(self, accuracy_Q: np.ndarray, predictions: list[str]) -> dict[str, Any]:
         """Return the metrics and their descriptions, by the evaluation's fields."""
         assert self.people is not None
-        metrics = global_pool(
+        metrics = accuracy_by_group(
             accuracy_Q,
             answer_types=[q.answer_type for q in self.questions],
             question_types=[q.question_type for q in self.questions],

@@ -69,8 +69,8 @@ class ScoringProtocol:
         if self.rescore != "dsl":
             return ""
         return (
-            f"{self.name}: dual softmax looks at all other queries of the split, so its numbers hold for queries that "
-            "come together, and cannot be compared with those of queries that come one by one"
+            f"{self.name}: dual softmax ranks each query with all other queries of the split; its numbers are not "
+            "comparable with those of single queries"
         )
 
     def rescored(self, how: Rescore) -> ScoringProtocol:
@@ -102,8 +102,8 @@ class ScoringProtocol:
         if split == "test" and self.split != "test":
             others = [protocol.name for protocol in PROTOCOLS.values() if protocol.split == "test"]
             raise InputError(
-                f"protocol {self.name!r} is for the split {self.split!r}, where epochs are chosen, and not for the "
-                f"test split; protocols of that: {', '.join(others)}"
+                f"protocol {self.name!r} selects epochs on the split {self.split!r} and cannot score the test split; "
+                f"choose one of {', '.join(others)}"
             )
         captions = captions[: self.first]
         self.check(len(captions), sum(captions))

@@ -86,18 +86,6 @@ def first_vectors(score: Score, k: int) -> Score:
     return score.first(k)
 
 
-class _Mean:
-    """The mean of score functions and of their methods."""
-
-    def __init__(self, scores: Sequence[Score], methods: Sequence[str]) -> None:
-        self._between = _mean(scores)
-        for name in methods:
-            setattr(self, name, _mean([getattr(member, name) for member in scores]))
-
-    def __call__(self, images: slice, captions: slice) -> Tensor:
-        return self._between(images, captions)
-
-
 def mean_score(scores: Sequence[Score]) -> Score:
     """Return the score function of an ensemble: the mean of its members' scores, in at least float32.
 
@@ -106,10 +94,11 @@ def mean_score(scores: Sequence[Score]) -> Score:
     """
     if len(scores) == 1:
         return scores[0]
-    for kind, methods in ((AllScores, ("of_images", "of_captions")), (PairsScore, ("of_all",))):
-        if all(isinstance(member, kind) for member in scores):
-            return _Mean(scores, methods)
-    return _mean(scores)
+    mean = _mean(scores)
+    for name in ("of_images", "of_captions", "of_all"):  # methods of `AllScores` and of `PairsScore`
+        if all(hasattr(member, name) for member in scores):
+            setattr(mean, name, _mean([getattr(member, name) for member in scores]))
+    return mean
 
 
 def mean_bank(banks: Sequence[QueryBank]) -> QueryBank:

@@ -42,7 +42,7 @@ def test_lock_error_names_holder_and_kill_frees_lock(tmp_path):
             lock_folder(tmp_path)
         who = f"process {first.pid} on {socket.gethostname()}: python -c"
         assert str(refused.value).startswith(f"{tmp_path}: another command writes to this folder ({who}")
-        assert str(refused.value).endswith("; wait for its end, or end it first")
+        assert str(refused.value).endswith("; wait until it ends, or stop it")
         assert holder_of(tmp_path / NAME).startswith(who)
         first.kill()
         first.wait()

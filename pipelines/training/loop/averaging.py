@@ -58,9 +58,9 @@ class WeightAverage:
         return self._average
 
     def load(self, state: dict[str, Tensor]) -> None:
-        """Load a state; averages that it lacks, as in checkpoints without an average, become the model's weights."""
+        """Load the averages of a state."""
         for name, average in self._average.items():
-            average.copy_(state.get(name, self._own[name]))
+            average.copy_(state[name])
 
     @torch.no_grad()
     def _swap(self) -> None:

@@ -5,12 +5,14 @@ import numpy as np
 import pytest
 import torch
 from explicit import Weights, hold_to_formula, trained
+from gpu_paths import gpu_paths_on_cpu
 from torch import Tensor
 
 from polypool.aggregators.positions import encode_ranks
 from polypool.aggregators.random_sets import random_sets
 from polypool.aggregators.ranks import gpo as module
 from polypool.aggregators.ranks.gpo import GPO
+from polypool.infra.errors import InputError
 
 VARIANTS = [
     "gpo(temperature=1.0)",
@@ -66,6 +68,18 @@ def test_gpo_decodes_each_size_once_without_gradients(monkeypatch):
         with torch.inference_mode():
             gpo(*random_sets(batch, 6))
     assert sizes == [[5], [1, 9], [7], [5]], "7 exceeds the cache of 15 weights, which keeps only 9 and 7"
+
+
+def test_gpo_on_a_gpu_keeps_no_encodings_for_graphs_and_pads_beyond_longest():
+    gpo, (x_BND, mask_BN) = trained("gpo(encoding=index, longest=5)", 4), random_sets([5, 3], 4)
+    wide_BND, wide_BN = (torch.cat((x, x.new_zeros(2, 3, *x.shape[2:])), dim=1) for x in (x_BND, mask_BN))
+    with pytest.raises(InputError, match="a set has 8 elements"):
+        gpo._encodings(8)
+    module._encoded.cache_clear()
+    with gpu_paths_on_cpu():
+        torch.testing.assert_close(gpo(wide_BND, wide_BN).vectors, gpo(x_BND, mask_BN).vectors)
+        trained("gpo", 4)(x_BND, mask_BN)
+    assert module._encoded.cache_info().currsize == 0, "a captured graph would outlive the cache's tensor"
 
 
 CHANGES = {

@@ -199,8 +199,8 @@ def test_equal_scores_do_not_differ_and_few_units_are_refused():
     same, few = ({label: Sample(seeds=("0",), y_Sn=np.ones((1, n))) for label in "ab"} for n in (40, 9))
     none = Difference(value=0.0, low=0.0, high=0.0, p=1.0, over_seeds=False)
     assert judge(same, units="u", pairs=True).pairs == {("a", "b"): none}
-    with pytest.raises(InputError, match="9 queries are too few"):
-        judge(few, units="u")
+    with pytest.raises(InputError, match="9 images are too few"):
+        judge(few, units="9 images")
 
 
 PLAN = Planning(seeds=4.0, queries=1.0, units=60, runs=3, others=44)

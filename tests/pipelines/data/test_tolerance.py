@@ -48,7 +48,7 @@ def test_unusable_row_is_counted_and_reported(split):
     assert [item.id for item in Corpus.open(out).items("test")] == [
         f"video{i}" for i in range(20, 30) if i != 22
     ]
-    assert "not as many as published (MSR-VTT, split 1k-A with " in said
+    assert "counts differ from the published ones (MSR-VTT, split 1k-A with " in said
     assert "test 9 of 1,000 items" in said
     assert sorted(path.name for path in out.iterdir()) == [
         "corpus.arrow",
@@ -77,7 +77,10 @@ def test_null_cocoids_fall_back_to_imgids_without_mixing(tmp_path):
     assert (code, ids()) == (0, ["0", "1", "2"])
     told = "3 x its cocoid is null, and its imgid is taken as its id: f.json, image 0; f.json, image 1"
     assert told in said
-    assert "not as many as published (Flickr30K, Karpathy's splits): train 3 of 29,000 items" in said
+    assert (
+        "counts differ from the published ones (Flickr30K, Karpathy's splits): train 3 of 29,000 items"
+        in said
+    )
     numbered = [{"cocoid": 100 + number, "imgid": number} for number in range(40)]
     numbered[3]["cocoid"] = None
     del numbered[5]["cocoid"]

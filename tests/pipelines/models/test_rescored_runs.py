@@ -81,7 +81,7 @@ def test_rescored_results_have_own_protocols_and_notes(run, home):
     code, shown = said(run_id, "--rescore", "dsl")
     assert code == 0
     assert "test under whole-dsl" in shown
-    assert "note: whole-dsl: dual softmax looks at all other queries of the split" in shown
+    assert "note: whole-dsl: dual softmax ranks each query with all other queries of the split" in shown
     code, shown = said(run_id, "--rescore", "qbnorm")
     assert code == 0
     assert "note:" not in shown
@@ -90,7 +90,7 @@ def test_rescored_results_have_own_protocols_and_notes(run, home):
     assert [found[name] for name in shown] == [own[name] for name in shown], "of the run's own protocol"
     compared = compare(tracking_uri(home), "rescored")
     assert [group.protocol for group in compared.groups] == ["whole", "whole-dsl", "whole-qbnorm"]
-    assert sum(note.startswith("whole-dsl: dual softmax looks") for note in compared.notes) == 1
+    assert sum(note.startswith("whole-dsl: dual softmax ranks") for note in compared.notes) == 1
 
 
 def test_invalid_rescoring_is_refused_before_encoding(run, home, monkeypatch):

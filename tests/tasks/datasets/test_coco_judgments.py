@@ -64,10 +64,13 @@ def test_readers_parse_ids_and_report_wrong_counts(tmp_path, capsys):
     assert (read.image_to_caption, read.caption_to_image) == ({"7": ("11", "12")}, {"11": ("7",)})
     told = capsys.readouterr().out
     assert (
-        f"{tmp_path}: not as many as published (Crisscrossed Captions, test): sits 1 of 44,833 ratings"
+        f"{tmp_path}: counts differ from the published ones (Crisscrossed Captions, test): sits 1 of 44,833 ratings"
         in told
     )
-    assert f"{tmp_path}: not as many as published (ECCV Caption): image_to_caption 2 of 22,550 pairs" in told
+    assert (
+        f"{tmp_path}: counts differ from the published ones (ECCV Caption): image_to_caption 2 of 22,550 pairs"
+        in told
+    )
 
 
 def test_eccv_package_has_published_query_counts(capsys):

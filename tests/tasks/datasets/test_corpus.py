@@ -139,7 +139,7 @@ def test_identical_images_in_two_splits_are_detected(tmp_path):
     train = ("a", "c", "e", "empty1", "pipe", "gone")
     names = [*contents, "pipe", "gone"]
     items = [item(name, id=name, split="train" if name in train else "test", path=name) for name in names]
-    message = "2 x the same picture in train and test: id b, as id a; id g, as id e"
+    message = "2 x the same file in train and test: id b, as id a; id g, as id e"
     with pytest.raises(InputError, match=message) as caught:
         write_corpus(tmp_path / "out", items, source={}, images=tmp_path, tolerance=Tolerance(strict=True))
     assert caught.value.exit_code == 2
@@ -156,7 +156,7 @@ def test_question_images_shared_by_splits_are_flagged(tmp_path):
     summary = write_questions(tmp_path / "out", rows, source={}, images=tmp_path)
     assert {why: reason["examples"] for why, reason in summary.flagged["reasons"].items()} == {
         "a question whose image is in train and test": ["question 2, image 7.png", "question 3, image 7.png"],
-        "the same picture in train and test": ["id 8.png, as id 7.png"],
+        "the same file in train and test": ["id 8.png, as id 7.png"],
     }
 
 
@@ -168,7 +168,7 @@ def test_missing_split_or_image_is_refused(kind, write, row, tmp_path):
     for read in (opened.items, getattr(opened, "questions", opened.items), opened.check_split):
         with pytest.raises(InputError, match=message):
             read("test")
-    with pytest.raises(InputError, match="has no image: this corpus was made without"):
+    with pytest.raises(InputError, match="has no file; ingest the corpus again"):
         opened.image_path(opened.items("train")[0])
 
 

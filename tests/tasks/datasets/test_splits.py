@@ -20,9 +20,13 @@ def test_published_split_counts_add_up():
 
 def test_compare_counts_reports_match_or_difference():
     whole = {"train": 6513, "val": 497, "test": 2990}
-    assert compare_counts([MSRVTT], whole, captions=200_000) == "as many as published: MSR-VTT, full splits"
+    assert (
+        compare_counts([MSRVTT], whole, captions=200_000)
+        == "counts match the published ones: MSR-VTT, full splits"
+    )
     assert compare_counts([MSRVTT], whole | {"test": 2989}, captions=199_980) == (
-        "not as many as published (MSR-VTT, full splits): test 2,989 of 2,990 items, 199,980 of 200,000 captions"
+        "counts differ from the published ones (MSR-VTT, full splits): test 2,989 of 2,990 items, "
+        "199,980 of 200,000 captions"
     )
     assert "val 0 of 497 items" in compare_counts([MSRVTT], {"train": 6513, "test": 2990}, captions=200_000)
     held_out = {"train": 6510, "val": 500, "test": 1000}

@@ -139,8 +139,8 @@ def test_tables_note_incomplete_runs():
     runs = [record(images_test="20"), lacking, record(left_out_test="3")]
     assert [*notes_on("t", runs[:1])] == []
     assert [*notes_on("t", [*runs, lacking])] == [
-        "t: INCOMPLETE, what has no features or file is left out of 2 of 4 runs: test lacks 3, train lacks 1",
-        "t: INCOMPLETE, what has no features or file is left out of 1 of 4 runs: test lacks 3",
+        "t: INCOMPLETE: 2 of 4 runs skip items without features or file: test lacks 3, train lacks 1",
+        "t: INCOMPLETE: 1 of 4 runs skip items without features or file: test lacks 3",
     ]
 
 

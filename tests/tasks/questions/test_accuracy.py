@@ -3,7 +3,7 @@ import pytest
 
 from polypool.tasks.questions.accuracy import (
     HumanAnswers,
-    global_pool,
+    accuracy_by_group,
     normalise,
     protocol_for,
     vocabulary_answer,
@@ -60,7 +60,7 @@ def test_accuracy_is_averaged_by_type(recorded):
     accuracy_Q = recorded["accuracy_2021"] / 100
     kinds = recorded["answer_types"][recorded["answer_type"]].tolist()
     starts = recorded["question_types"][recorded["question_type"]].tolist()
-    found = global_pool(accuracy_Q, answer_types=kinds, question_types=starts)
+    found = accuracy_by_group(accuracy_Q, answer_types=kinds, question_types=starts)
     assert found["accuracy"] == pytest.approx(100 * accuracy_Q.mean())
     for kind, name in (("yes/no", "yes_no"), ("number", "number"), ("other", "other")):
         assert found[name] == pytest.approx(100 * accuracy_Q[np.array(kinds) == kind].mean())

@@ -136,4 +136,4 @@ def test_rescoring_protocol_names_and_warnings():
     assert protocol_named("coco-1k-5fold-dsl").folds == 5
     assert [is_for_test(name) for name in ("f8k-1k-dsl", "val-1k-dsl", "vqa-dsl")] == [True, False, False]
     (warning,) = warnings_of(["whole", "whole-dsl", "whole-qbnorm", "vqa", "whole-dsl"])
-    assert warning.startswith("whole-dsl: dual softmax looks at all other queries")
+    assert warning.startswith("whole-dsl: dual softmax ranks each query with all other queries")

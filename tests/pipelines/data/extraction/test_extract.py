@@ -96,7 +96,7 @@ def test_extract_needs_images_and_statistics_need_train_split(tmp_path, here):
         extract(corpus=tmp_path / "gone", out=tmp_path / "store")
     assert not (tmp_path / "store" / "manifest.json").exists()
     write_corpus(tmp_path / "without", [Item(id="a", split="train", captions=("a",))], source={})
-    with pytest.raises(InputError, match="has no image"):
+    with pytest.raises(InputError, match="has no file"):
         extract(corpus=tmp_path / "without", out=tmp_path / "store")
     picture(0).save(tmp_path / "good.png")
     items[1:] = [Item(id="b", split="test", captions=("b",), path="good.png")]
