@@ -501,7 +501,7 @@ def private_head(*, cpus: int | None = None) -> Iterator[JobServer]:
         "--disable-usage-stats",
     ]
     command += ["--node-ip-address=127.0.0.1", "--dashboard-host=127.0.0.1", "--include-dashboard=true"]
-    command += [f"--temp-dir={folder}", f"--num-cpus={cpus or os.cpu_count()}"]
+    command += [f"--temp-dir={folder}", f"--num-cpus={cpus or local_cores()}"]
     command += [f"{name}={port}" for name, port in ports.items()]
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # a job's `python` is the first on PATH
     token, cluster = secrets.token_hex(32), f"127.0.0.1:{ports['--port']}"

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from polypool.aggregators.aggregator import Aggregator, Pooled
 from polypool.aggregators.masks import masked_softmax, zero_pads
-from polypool.aggregators.ranks.sorted_sum import sort_descending
+from polypool.aggregators.ranks.sorted_sum import real_ranks, sort_descending
 from polypool.infra.registry import AGGREGATORS
 
 
@@ -64,7 +64,9 @@ class ADPool(Aggregator):
         levels, weight_BNC = [], None
         if self.linear is not None:
             sorted_BND = sort_descending(x_BND, mask_BN)
-            weight_BNC = self._token_weights(self.linear, sorted_BND, mask_BN)
+            score_BNC = self.linear(sorted_BND)
+            score_BNC = score_BNC.relu() if self.relu else score_BNC
+            weight_BNC = masked_softmax(score_BNC, real_ranks(mask_BN))
             levels.append((weight_BNC * sorted_BND).sum(dim=1))
         if self.embedding:
             x_BND = zero_pads(x_BND, mask_BN)
@@ -82,12 +84,6 @@ class ADPool(Aggregator):
             assert self.fixed_weight is not None  # with both levels the weight is learned or fixed
             return self.fixed_weight.to(token_BD.dtype).expand(len(token_BD), 1)
         return torch.sigmoid(self.balance(token_BD) - self.balance(embedding_BD)).to(token_BD.dtype)
-
-    def _token_weights(self, linear: nn.Linear, sorted_BND: Tensor, mask_BN: Tensor) -> Tensor:
-        score_BNC = linear(sorted_BND)
-        score_BNC = score_BNC.relu() if self.relu else score_BNC
-        rank_N = torch.arange(mask_BN.shape[1], device=mask_BN.device)
-        return masked_softmax(score_BNC, rank_N < mask_BN.sum(dim=1, keepdim=True))
 
 
 def _xavier(inputs: int, outputs: int) -> nn.Linear:

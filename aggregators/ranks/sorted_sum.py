@@ -52,7 +52,7 @@ def sorted_sum(x_BND: Tensor, weight: Tensor, mask_BN: Tensor) -> Tensor:
 
 def _sorted_sum(x_BND: Tensor, weight_BNC: Tensor, mask_BN: Tensor) -> Tensor:
     """The implementation in torch; weights have the dtype of the sums."""
-    weight_BNC = weight_BNC.masked_fill(~_real_ranks(mask_BN)[..., None], 0.0)
+    weight_BNC = weight_BNC.masked_fill(~real_ranks(mask_BN)[..., None], 0.0)
     sorted_BDN = _sort_descending(x_BND, mask_BN).to(weight_BNC.dtype)
     return (sorted_BDN * weight_BNC.transpose(1, 2)).sum(dim=2).to(x_BND.dtype)
 
@@ -105,7 +105,7 @@ def _sort_descending(x_BND: Tensor, mask_BN: Tensor) -> Tensor:
     else:
         x_BDN = x_BDN.masked_fill(~mask_BN[:, None], float("-inf"))
         sorted_BDN = x_BDN.sort(dim=-1, descending=True).values
-    return sorted_BDN.masked_fill(~_real_ranks(mask_BN)[:, None], 0.0)
+    return sorted_BDN.masked_fill(~real_ranks(mask_BN)[:, None], 0.0)
 
 
 def _descending(x_BDN: Tensor, mask_BN: Tensor) -> Tensor:
@@ -128,6 +128,6 @@ def _descending(x_BDN: Tensor, mask_BN: Tensor) -> Tensor:
     return key_BDN.bitwise_and_(PAD - 1)
 
 
-def _real_ranks(mask_BN: Tensor) -> Tensor:
+def real_ranks(mask_BN: Tensor) -> Tensor:
     """Return the mask `(B, N)`, True for ranks below a set's size."""
     return torch.arange(mask_BN.shape[1], device=mask_BN.device) < mask_BN.sum(dim=1, keepdim=True)

@@ -20,12 +20,11 @@ from PIL import Image
 from torch import Tensor, nn
 
 from polypool.aggregators.contract import aggregator_checks
-from polypool.encoders.adaptations import Adaptation
-from polypool.encoders.backbones import Backbone, ImageFeatures, build_backbone
+from polypool.encoders.backbones import ImageFeatures
 from polypool.encoders.encoder import Encoder, TextEncoder
 from polypool.infra.checks import Check
 from polypool.infra.errors import PLUG_IN_ERRORS
-from polypool.infra.registry import ADAPTATIONS, AGGREGATORS, ENCODERS, KINDS, OBJECTIVES, Spec
+from polypool.infra.registry import AGGREGATORS, ENCODERS, KINDS, OBJECTIVES, Spec
 from polypool.pipelines.data.ingestion import reader_verb
 from polypool.pipelines.recipes.load import Ensemble
 from polypool.pipelines.training.loop.optim import make_optimizer
@@ -481,11 +480,6 @@ class AggregatorChecks(BuiltChecks):
 class BackboneChecks(BuiltChecks):
     """Checks of one backbone."""
 
-    @cached_property
-    def part(self) -> Backbone:
-        """A new backbone."""
-        return build_backbone(self.spec)
-
     @check(
         "its description is JSON that rebuilds it",
         "return a dict from describe() with the registered name as `backbone` and the parameters by name, so that a "
@@ -544,11 +538,6 @@ class BackboneChecks(BuiltChecks):
 
 class AdaptationChecks(BuiltChecks):
     """Checks of one adaptation."""
-
-    @cached_property
-    def part(self) -> Adaptation:
-        """A new adaptation."""
-        return ADAPTATIONS.build(self.spec)
 
     @cached_property
     def _published(self) -> nn.Module:
