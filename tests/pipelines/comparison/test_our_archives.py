@@ -18,7 +18,7 @@ from polypool.pipelines.comparison.results import read_results
 from polypool.pipelines.comparison.statistics import LEVEL, Sample
 
 RESULTS = ROOT / "docs" / "results"
-SLOW = ("tuned_four", "tuned_all", "tuned_three", "tuned_twelve")
+SLOW = ("tuned_all", "tuned_three", "tuned_twelve")
 
 
 @pytest.mark.parametrize(
