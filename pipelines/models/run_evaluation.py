@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import product
 
 from polypool.infra.errors import InputError
 from polypool.infra.paths import home
@@ -52,9 +53,6 @@ def evaluate(models: Sequence[TrainedModel], *, protocols: Sequence[str], split:
         return [first.evaluate(protocols[0], split=split)]
     for protocol in protocols:
         first.adapter.check_protocol(protocol, split)
-        for model in (trained.model for trained in models):
-            if isinstance(model, RetrievalModel):
-                check_model(protocol_named(protocol), model)
     adapters = [
         trained.as_a(
             Scores, "average scores, or share them", instead="evaluate runs and protocols one by one"
@@ -69,6 +67,9 @@ def evaluate(models: Sequence[TrainedModel], *, protocols: Sequence[str], split:
                 "one task"
             )
         adapter.check_same_data(other, split)
+    for protocol, trained in product(protocols, models):
+        if isinstance(trained.model, RetrievalModel):
+            check_model(protocol_named(protocol), trained.model)
     members = [(trained.model, of) for trained, of in zip(models, adapters, strict=True)]
     by_bank = [name for name in protocols if isinstance(adapter, UsesQueryBank) and adapter.needs_bank(name)]
     banks = [

@@ -39,7 +39,7 @@ def test_valid_settings_are_accepted(run, questions):
     [
         ({"fusion": "product"}, "does not use --fusion 'product'; leave it out, which means 'concat'"),
         ({"protocol": "coco-5k"}, "defined on 5,000 items and 25,000 captions, and this split has 20"),
-        ({"protocol": "val-1k"}, "'val-1k' is for the split 'val'"),
+        ({"protocol": "val-1k"}, "'val-1k' selects epochs on the split 'val'"),
         (
             {"protocol": "whole-vectors1"},
             "compares 1 vectors of each set, and this model has no sets of vectors",

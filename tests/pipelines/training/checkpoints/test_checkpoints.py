@@ -2,6 +2,7 @@
 
 import threading
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from polypool.pipelines.training.checkpoint import InFolder, Progress, Snapshot,
 class Held(Snapshot):
     """A snapshot whose write waits until `free` is set."""
 
-    samples = 7
+    progress = MappingProxyType({"samples": 7})
 
     def __init__(self, *, fails: bool = False) -> None:
         self.begun, self.free, self.fails = threading.Event(), threading.Event(), fails

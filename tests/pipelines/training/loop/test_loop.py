@@ -44,7 +44,7 @@ def test_training_keeps_best_epoch_and_tests_once(whole):
     assert costs["cost/step"] == pytest.approx(whole.progress.cost / 15)
     assert costs["cost/step_ms"] == pytest.approx(1e3 * whole.progress.cost_seconds / 15)
     assert costs["cost/step"] > 0
-    assert costs["test/score"] == log.rows[-1][1]["whole/score"]
+    assert log.rows[-1][1]["test/score"] == log.rows[-1][1]["whole/score"]
     assert [name for _, row in log.rows for name in row if name.startswith("whole/")] == ["whole/score"]
     assert log.rows[-1][1]["whole/score"] == pytest.approx(max(dev))
     files = {path.name for part in ("model", "per_query") for path in (folder / part).iterdir()}
