@@ -124,10 +124,7 @@ class UsesQueryBank(Protocol):
         Args:
             model: in any mode.
             split: whose items and texts are the gallery.
-            protocol: one that needs the bank.
-
-        Raises:
-            InputError: the model scores pairs, which would take too long.
+            protocol: one that needs the bank, and that the model supports.
         """
 
 

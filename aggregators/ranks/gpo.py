@@ -51,8 +51,8 @@ class GPO(Aggregator):
         temperature: divides the scores.
         per_channel: separate weights for each channel (table 12).
         feature_conditioned: concatenate the sorted values to the encodings, so that weights depend on them (table 13).
-        longest: number of learned rank embeddings with `encoding="index"`. A larger set is an error on a CPU; on a GPU,
-            where sizes are not read, its ranks beyond share the last embedding.
+        longest: number of learned rank embeddings with `encoding="index"`. A larger set is an error on a CPU. On a
+            GPU and in traced code, which read no sizes, its further ranks share the last embedding.
     """
 
     weights_over = "ranks"

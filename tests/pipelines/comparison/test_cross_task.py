@@ -105,6 +105,9 @@ def test_each_recipe_column_has_own_confidence_set():
         assert single.from_best == {}, "a single row must not be compared with other recipes"
     assert marks == {"gpo, mini": False, "mean, mini": False, "gpo, bert": False, "mean, bert": True}
     assert ["2 of 2 may be" in found[0], "1 of 2 may be the best" in found[1]] == [True, True]
+    both = CrossTaskTable(columns=tuple(replace(column, group=judged_group) for column in (mini, bert)))
+    named = {note.partition(": ")[0] for note in tables.brief_across(both).notes if "has the best" in note}
+    assert named == {"image_text coco_mini whole mini", "image_text coco_mini whole bert"}
     one_seed = replace(judged, joint=replace(joint, over_seeds=False))
     table = CrossTaskTable(columns=(replace(bert, group=replace(bert.group, judged=one_seed)),))
     for shown in (tables.across(table), tables.brief_across(table)):

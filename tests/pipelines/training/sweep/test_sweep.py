@@ -337,3 +337,19 @@ def test_best_trial_excludes_incomplete_and_tuning_trials(metric):
     shown = text.count("| coco gpo")
     assert 20 < shown < 200
     assert text.endswith(f"and {200 - shown} more, which `trials.json` lists.")
+
+
+def test_sweep_of_a_file_without_recipe_name_is_concluded(tmp_path, monkeypatch):
+    row = {
+        "recipe": "",
+        "name": "mean seed 0",
+        "how": "trained",
+        "run_id": "r",
+        "metric": "rsum",
+        "best": 9.0,
+    }
+    row |= {"parent": "p", "score": 9.0, "test": True, "whole": True}
+    monkeypatch.setattr(sweeping, "outcomes", lambda *_: pd.DataFrame([row]))
+    tracker = Tracker.start("x", uri=tracking_uri(tmp_path), home=tmp_path, name="s", tags={}, params={})
+    sweeping.conclude(tracker, None, [])
+    assert tracker.metrics() == {"best/run/rsum": 9.0}
